@@ -65,6 +65,10 @@ class ShardDamagedError(FormatError):
     """A shard whose size, hash or offset table is wrong."""
 
 
+class ValueDecodeError(FormatError):
+    """A stored value that is not what the encoding of its column says."""
+
+
 class UnsafeTypeError(StreamingError, ValueError):
     """A column that runs code when it is decoded, without `allow_unsafe_types=True`."""
 
@@ -80,12 +84,22 @@ class EncodingNameError(StreamingError, TypeError):
     """A column encoding that does not exist."""
 
 
+class EncodingConfigError(StreamingError, AssertionError, ValueError):
+    """An encoding with a part after the colon that it does not understand (AssertionError, as the predecessor raises)."""
+
+
+class EncodingParameterError(StreamingError, AttributeError, KeyError):
+    """A part after the colon for an encoding that takes none (AttributeError) or does not exist (KeyError)."""
+
+    __str__ = Exception.__str__  # a KeyError would show its text quoted
+
+
 class ValueEncodeError(StreamingError, ValueError):
     """A value that does not fit the encoding of its column."""
 
 
-class ValueTypeError(StreamingError, AttributeError):
-    """A value of a type that the encoding of its column does not take (AttributeError, as the predecessor raises)."""
+class ValueTypeError(StreamingError, AttributeError, TypeError):
+    """A value of a type that the encoding of its column does not take (AttributeError or TypeError, as the predecessor)."""
 
 
 class ValueRangeError(StreamingError, OverflowError):
@@ -97,6 +111,12 @@ class ColumnMissingError(StreamingError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class ColumnSizeError(StreamingError, KeyError, ValueError):
+    """A value whose bytes do not fill its fixed-size column exactly (KeyError, as the predecessor raises)."""
+
+    __str__ = Exception.__str__
 
 
 class DirectoryNotEmptyError(StreamingError, FileExistsError):
@@ -136,6 +156,10 @@ class NoRoomError(StorageError):
 
 class IndexMissingError(StreamingError, RuntimeError):
     """There is no `index.json` where the dataset should be (RuntimeError, as the predecessor raises)."""
+
+
+class EmptyStreamError(StreamingError, RuntimeError):
+    """A stream without a single sample (RuntimeError, as the predecessor raises)."""
 
 
 class FetchError(StreamingError, RuntimeError):

@@ -1,0 +1,56 @@
+# `make demo` and `make test` are all that a fresh clone needs: each makes the virtual environment by itself.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# One pinned torch for development and tests; the package itself sets no upper bound on anything.
+TORCH  := torch==2.13.0
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help demo test lint types layers tests format bench clean
+
+help:
+	@echo "make demo    write a data set, stream it, train, stop in mid-epoch, resume (REMOTE=s3://bucket/prefix for a store)"
+	@echo "make test    formatter, linter, types, layers and all tests"
+	@echo "make bench   the benchmarks"
+
+$(VENV)/python: Makefile
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/demo: $(VENV)/python pyproject.toml
+	$(PIP) install -e '.[demo]' $(TORCH)
+	touch $@
+
+$(VENV)/dev: $(VENV)/python pyproject.toml
+	$(PIP) install -e '.[dev]' $(TORCH)
+	touch $@ $(VENV)/demo
+
+demo: $(VENV)/demo
+	$(BIN)/python examples/demo.py $(if $(REMOTE),--remote $(REMOTE))
+
+test: lint types layers tests
+
+lint: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+layers: $(VENV)/dev
+	$(BIN)/lint-imports
+
+tests: $(VENV)/dev
+	$(BIN)/python -m pytest
+
+format: $(VENV)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

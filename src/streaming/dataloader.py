@@ -1,0 +1,86 @@
+"""A PyTorch loader that knows where it stands."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from streaming.dataset import StreamingDataset
+from streaming.errors import OptionError
+from streaming.read.epoch import Begun
+
+
+class StreamingDataLoader(DataLoader[Any]):
+    """`torch.utils.data.DataLoader` with the same arguments, and `state_dict()` and `load_state_dict()`.
+
+    A dataset that was given no batch size takes the loader's. The state counts what this rank has received, not what
+    workers have prepared, and is the same on every rank; it may be loaded into any other number of ranks and workers.
+    Each iteration is one epoch; several may run at the same time over one dataset.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._n_batches_yielded = 0
+        self._begun: Begun | None = None
+        self._is_exhausted = False
+        self._key = 0
+        if isinstance(self.dataset, StreamingDataset):
+            self._check(self.dataset)
+
+    def _check(self, dataset: StreamingDataset) -> None:
+        if not getattr(self, "in_order", True):
+            raise OptionError(
+                "in_order=False hands batches out in no fixed order; a StreamingDataset cannot resume then"
+            )
+        if dataset.batch_size is not None and self.batch_size not in (None, dataset.batch_size):
+            warnings.warn(
+                f"the loader's batch_size={self.batch_size} is not the dataset's batch_size={dataset.batch_size}: "
+                "batches will depend on the number of workers; leave the dataset's out",
+                stacklevel=3,
+            )
+
+    @property
+    def num_samples_yielded(self) -> int:
+        """Samples that this rank has received since `iter()`."""
+        n_samples = self._n_batches_yielded * (self.batch_size or 1)
+        if self._begun is None or not isinstance(self.dataset, StreamingDataset):
+            return n_samples
+        return min(n_samples, self.dataset.rank_samples(self._begun.start))
+
+    def __iter__(self) -> Any:
+        """The next epoch's batches. The epoch is settled now, not at the first batch."""
+        self._n_batches_yielded = 0
+        self._is_exhausted = False
+        if not isinstance(self.dataset, StreamingDataset):
+            return self._counted(super().__iter__())
+        if self._iterator is None:  # else workers of the last epoch live on, and know the key
+            self._key = secrets.randbits(62)
+        self._begun = self.dataset.begin_epoch(self._key, self.num_workers, self.batch_size)
+        with self.dataset.workers_join(self._key):
+            batches = super().__iter__()
+        return self._counted(batches)
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self._n_batches_yielded += 1  # before the hand-over: who has the batch may ask for the state
+            yield batch
+        self._is_exhausted = True
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Where this loader stands, see `StreamingDataset.state_dict`; None for another kind of dataset."""
+        if not isinstance(self.dataset, StreamingDataset):
+            return None
+        return self.dataset.state_of(self._begun, self.num_samples_yielded, is_exhausted=self._is_exhausted)
+
+    def load_state_dict(self, obj: dict[str, Any], *, accept_other_order: bool = False) -> None:
+        """Go on from a state at the next `iter()`, see `StreamingDataset.load_state_dict`."""
+        if not isinstance(self.dataset, StreamingDataset):
+            raise OptionError(f"a {type(self.dataset).__name__} has no state to load")
+        self.dataset.load_state_dict(obj, accept_other_order=accept_other_order)
+        self._begun = None
+        self._n_batches_yielded = 0
+        self._is_exhausted = False

@@ -1,0 +1,434 @@
+"""The dataset: settings in, samples out. Wires the parts together and holds no algorithm of its own."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import context
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.errors import MissingExtraError, NotYetError, OptionError, StateError
+from streaming.fetch.client import FetchClient
+from streaming.fetch.protocol import StreamConfig
+from streaming.indexing import Indexable, checked
+from streaming.order import (
+    Cursor,
+    EpochOrder,
+    EpochPlan,
+    OrderSpec,
+    Topology,
+    WorkerReader,
+    load_state,
+    save_state,
+)
+from streaming.read.catalog_loader import catalog_of, load_streams
+from streaming.read.epoch import Begun, EpochRing, Loader
+from streaming.read.epoch_reader import read_epoch, shards_ahead
+from streaming.read.read_ahead import ReadAhead
+from streaming.read.shard_files import ShardFiles
+from streaming.read.shard_reader import ShardPool, decoder_for
+from streaming.stream import Stream, StreamDefaults, make_private_cache, resolve
+from streaming.units import parse_count
+from streaming.world import World
+
+try:
+    from torch.utils.data import IterableDataset, get_worker_info
+except ImportError as error:
+    raise MissingExtraError(package="torch", extra="torch", purpose="StreamingDataset") from error
+
+
+class StreamingDataset(Indexable, IterableDataset[Any]):
+    """Samples of one or more streams, in an order that is the same on any number of nodes, ranks and workers.
+
+    Every `iter()` is the next epoch, this rank's and this worker's share of it. `dataset[...]` reads any samples by
+    number, at once, from anywhere. A subclass may override `get_item` or `__getitem__`; iteration goes through them.
+
+    Arguments, all by keyword:
+
+    - `streams`, or one stream by `remote`, `local`, `split`: see `Stream`. The same for `download_retry`,
+      `download_timeout`, `validate_hash`, `keep_zip`, which are what a stream leaves open.
+    - `batch_size`: samples per rank in a batch. Without it the batch size of a `StreamingDataLoader` counts, else 1.
+    - `shuffle`, `shuffle_algo` (`py1e`, `py1s`, `naive`), `shuffle_seed`, `shuffle_block_size` (samples per canonical
+      node within which samples mix), `num_canonical_nodes` (lanes into which an epoch is dealt). None: a default that
+      depends on the data alone.
+    - `predownload`: samples for which each worker announces its shards ahead; None: what the epoch needs next.
+    - `allow_unsafe_types`: read pickled columns too. Only for data that you trust.
+    - `world`: which rank this is. None: found when iteration starts, see `World.detect`.
+    - `partition_algo` has no effect; `clean_up` of any kind is never needed.
+
+    Other settings of `mosaicml-streaming` are known, and raise NotYetError when they are not at their default.
+    Raises OptionError, IndexMissingError, ObjectMissingError and the other kinds of `streaming.errors`.
+    """
+
+    def __init__(
+        self,
+        *,
+        streams: Sequence[Stream] | None = None,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        download_retry: int = 2,
+        download_timeout: float = 60.0,
+        validate_hash: str | bool | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: str = "balanced",
+        sampling_granularity: int = 1,
+        partition_algo: str = "relaxed",
+        num_canonical_nodes: int | None = None,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_algo: str = "py1e",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | None = None,
+        batching_method: str = "random",
+        allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        stream_name: str = "stream",
+        stream_config: dict[str, Any] | None = None,
+        world: World | None = None,
+    ) -> None:
+        _refuse_what_is_not_built(
+            epoch_size=epoch_size,
+            cache_limit=cache_limit,
+            replication=replication,
+            stream_name=stream_name,
+            stream_config=stream_config,
+        )
+        if partition_algo not in ("relaxed", "orig"):
+            raise OptionError(
+                f"partition_algo must be 'relaxed' or 'orig' (neither has an effect), not {partition_algo!r}"
+            )
+        self.batch_size = _positive("batch_size", batch_size)
+        self.predownload = _positive("predownload", predownload)
+        self.allow_unsafe_types = allow_unsafe_types
+        self._world = world
+        self._spec = OrderSpec(
+            seed=shuffle_seed,
+            shuffle=shuffle,
+            shuffle_algo=shuffle_algo,
+            num_canonical_nodes=num_canonical_nodes,
+            shuffle_block_size=shuffle_block_size,
+            batching_method=batching_method,
+            sampling_method=sampling_method,
+            sampling_granularity=sampling_granularity,
+        )
+        self.streams = _streams(streams, remote=remote, local=local, split=split)
+        defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip)
+        self._places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
+        for place in self._places:
+            make_private_cache(place)
+        self._client = FetchClient(
+            next((place.root for place in self._places if place.source is None), self._places[0].root),
+            [
+                StreamConfig(
+                    remote=place.remote,
+                    local=place.cache,
+                    download_retry=place.download_retry,
+                    download_timeout=place.download_timeout,
+                    keep_zip=place.keep_zip,
+                )
+                for place in self._places
+            ],
+        )
+        self._loaded = load_streams(self._places, self._client, allow_unsafe_types=allow_unsafe_types)
+        self._ring = EpochRing()
+        self._ring_key: int | None = None  # set by our loader while it starts its workers
+        self._open()
+
+    def _open(self) -> None:
+        """What follows from the streams: in a started worker made anew, since nothing open can be handed over."""
+        self.catalog = catalog_of(self._loaded)
+        self._files = ShardFiles(self._loaded, self._client)
+        self._pool = ShardPool(self._files, decoder_for(allow_unsafe_types=self.allow_unsafe_types))
+        self._order_now: EpochOrder | None = None
+        self._closing = weakref.finalize(self, _close, self._client, self._pool, self._ring)
+        self._closing.atexit = False
+
+    # --- sizes
+
+    @property
+    def size(self) -> int:
+        """Samples in all streams together; `dataset[size - 1]` is the last."""
+        return self.catalog.n_samples
+
+    @property
+    def num_samples(self) -> int:
+        """The same as `size`."""
+        return self.catalog.n_samples
+
+    @property
+    def epoch_size(self) -> int:
+        """Samples in an epoch, over all ranks."""
+        return self._order(0).n_samples
+
+    def __len__(self) -> int:
+        """Samples per rank in an epoch, the last batch filled up."""
+        return self.rank_samples(0)
+
+    @property
+    def num_streams(self) -> int:
+        """How many streams there are."""
+        return len(self.streams)
+
+    @property
+    def num_shards(self) -> int:
+        """How many shards there are in all streams together."""
+        return self.catalog.n_shards
+
+    @property
+    def samples_per_shard(self) -> NDArray[np.int64]:
+        """int64 (shard,)."""
+        return self.catalog.shard_sizes
+
+    @property
+    def sample_offset_per_shard(self) -> NDArray[np.int64]:
+        """The number of each shard's first sample, int64 (shard,)."""
+        return self.catalog.first_sample
+
+    @property
+    def shards_per_stream(self) -> NDArray[np.int64]:
+        """int64 (stream,)."""
+        return self.catalog.shards_per_stream
+
+    @property
+    def shard_offset_per_stream(self) -> NDArray[np.int64]:
+        """The number of each stream's first shard, int64 (stream,)."""
+        return np.cumsum(self.shards_per_stream) - self.shards_per_stream
+
+    @property
+    def stream_per_shard(self) -> NDArray[np.int64]:
+        """int64 (shard,)."""
+        return self.catalog.stream_of_shard
+
+    @property
+    def samples_per_stream(self) -> NDArray[np.int64]:
+        """int64 (stream,)."""
+        return self.catalog.samples_per_stream
+
+    @property
+    def sample_offset_per_stream(self) -> NDArray[np.int64]:
+        """The number of each stream's first sample, int64 (stream,)."""
+        return np.cumsum(self.samples_per_stream) - self.samples_per_stream
+
+    # --- settings that have an effect, as given or as they came out
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether epochs are shuffled."""
+        return self._spec.shuffle
+
+    @property
+    def shuffle_algo(self) -> str:
+        """How they are shuffled."""
+        return self._spec.shuffle_algo
+
+    @property
+    def shuffle_seed(self) -> int:
+        """What the order is drawn from, besides the data and the epoch."""
+        return self._spec.seed
+
+    @property
+    def num_canonical_nodes(self) -> int:
+        """Lanes into which an epoch is dealt."""
+        return self._order(0).n_canonical_nodes
+
+    @property
+    def shuffle_block_size(self) -> int:
+        """Samples of a canonical node within which they mix."""
+        return self._order(0).shuffle_block_size
+
+    @property
+    def next_epoch(self) -> int:
+        """The number of the epoch that the next `iter()` begins, if no state was loaded."""
+        return self._ring.next_epoch
+
+    # --- samples by number
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        """The sample of this number: column name to value. Waits for its shard if that must be fetched.
+
+        `retry` is accepted for compatibility; how often a transfer is tried is `download_retry`.
+        """
+        del retry
+        sample_id = checked(int(sample_id), self.size)
+        return self._pool.sample_by_id(self.catalog, sample_id)
+
+    # --- epochs
+
+    def __iter__(self) -> Iterator[Any]:
+        """The next epoch's samples for this rank and worker. The epoch is settled now, not at the first sample."""
+        loader = self._loader()
+        begun = self._ring.join(loader, n_epoch_samples=self.epoch_size)
+        return self._read(begun, loader)
+
+    def _read(self, begun: Begun, loader: Loader) -> Iterator[Any]:
+        world = self._detect_world()
+        topology = Topology(world.num_ranks, world.ranks_per_node)
+        batch_size = begun.batch_size or self.batch_size or 1
+        plan = EpochPlan(self._order(begun.epoch), topology, batch_size, start=begun.start)
+        ahead = None
+        if not self._files.all_sources:
+            horizon = shards_ahead(plan, topology, world.node, lambda: self._order(begun.epoch + 1))
+            reader_name = f"{world.rank}.{loader.worker}"
+            ahead = ReadAhead(self._client, self._files, reader_name, None if self.predownload else horizon)
+        return read_epoch(
+            WorkerReader(plan, world.rank, loader.worker, loader.n_workers),
+            self.catalog,
+            self._pool,
+            ahead,
+            min_ahead=self.predownload or 8 * batch_size,
+            get=self.__getitem__ if self._makes_samples_itself() else None,
+        )
+
+    def _makes_samples_itself(self) -> bool:
+        """Whether a subclass changes what a sample is; else samples come straight from the shard."""
+        kind = type(self)
+        return kind.get_item is not StreamingDataset.get_item or kind.__getitem__ is not StreamingDataset.__getitem__
+
+    def _loader(self) -> Loader:
+        info = get_worker_info()
+        if info is None:
+            return Loader(secrets.randbits(62) if self._ring_key is None else self._ring_key, 0, 1)
+        key = info.seed - info.id if self._ring_key is None else self._ring_key
+        return Loader(key, info.id, info.num_workers)
+
+    def _order(self, epoch: int) -> EpochOrder:
+        order = self._order_now
+        if order is None or order.epoch != epoch:
+            order = self._order_now = EpochOrder(self._spec, self.catalog, epoch)
+        return order
+
+    def _detect_world(self) -> World:
+        return World.detect() if self._world is None else self._world
+
+    # --- for our loader, which begins an epoch before its workers start, and knows what the user has received
+
+    def begin_epoch(self, key: int, n_workers: int, batch_size: int | None) -> Begun:
+        """Begin the next epoch for the loader iteration of this key; its workers join it when they start."""
+        if not self._files.all_sources and not all(map(self._files.is_present, range(self.num_shards))):
+            self._client.hold()  # the fetcher goes on reading ahead while workers are replaced
+        loader = Loader(key, 0, max(1, n_workers))
+        return self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
+
+    @contextmanager
+    def workers_join(self, key: int) -> Iterator[None]:
+        """Worker processes that are started inside the block join the epochs begun under this key."""
+        self._ring_key = key
+        try:
+            yield
+        finally:
+            self._ring_key = None
+
+    def rank_samples(self, start: int) -> int:
+        """Samples that each rank gets in an epoch that begins at `start`, the last batch filled up."""
+        return -(-max(0, self.epoch_size - start) // self._detect_world().num_ranks)
+
+    def state_of(self, begun: Begun | None, n_rank_samples: int, *, is_exhausted: bool) -> dict[str, Any]:
+        """The state of a loader that has handed out so many samples in this rank of the epoch `begun`."""
+        progress = self._ring.progress()
+        if begun is None or progress.is_pending:
+            return self._state(progress.epoch, progress.start)
+        consumed = begun.start + n_rank_samples * self._detect_world().num_ranks
+        return self._state(begun.epoch, max(consumed, self.epoch_size) if is_exhausted else consumed)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fix the epoch that the next `iter()` begins, from its first sample."""
+        if epoch < 0:
+            raise OptionError(f"an epoch's number is 0 or more, not {epoch}")
+        self._ring.set_next(epoch)
+
+    # --- state
+
+    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
+        """Where training stands, after `num_samples` samples over all ranks; small, JSON, the same on every rank.
+
+        `num_samples` counts from the start of the epoch if `from_beginning`, else from where this run began in it.
+        """
+        progress = self._ring.progress()
+        return self._state(progress.epoch, num_samples + (0 if from_beginning else progress.start))
+
+    def _state(self, epoch: int, consumed: int) -> dict[str, Any]:
+        return save_state(Cursor(epoch, consumed), self._order(0), n_nodes=self._detect_world().num_nodes)
+
+    def load_state_dict(self, obj: dict[str, Any], *, accept_other_order: bool = False) -> None:
+        """Go on from a state: the next `iter()` of this dataset or a loader over it begins there.
+
+        To be called in every rank process. Raises StateError where the state belongs to other data or another order,
+        naming what differs; `accept_other_order=True` then keeps its epoch and count all the same.
+        """
+        if get_worker_info() is not None:
+            raise StateError("load a state in the rank process, not in a worker of its loader")
+        cursor = load_state(obj, self._order(0), accept_other_order=accept_other_order)
+        self._ring.resume_at(cursor.epoch, cursor.consumed)
+
+    # --- life
+
+    def close(self) -> None:
+        """Give back every file, map and connection. The dataset cannot be used afterwards."""
+        self._closing()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        for name in ("catalog", "_files", "_pool", "_order_now", "_closing"):
+            state.pop(name, None)
+        if self._world is None and context.get_spawning_popen() is not None:
+            state["_world"] = self._detect_world()  # the worker may not see the process group
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+
+def _close(client: FetchClient, pool: ShardPool, ring: EpochRing) -> None:
+    pool.close()
+    client.close()
+    ring.close()
+
+
+def _streams(
+    streams: Sequence[Stream] | None, *, remote: str | None, local: str | None, split: str | None
+) -> tuple[Stream, ...]:
+    if streams is None:
+        if remote is None and local is None:
+            raise OptionError("give `streams`, or `remote` and/or `local`")
+        return (Stream(remote=remote, local=local, split=split),)
+    if remote is not None or local is not None:
+        raise OptionError("give either `streams`, or `remote` and/or `local`, not both")
+    if not streams:
+        raise OptionError("`streams` is empty: give at least one Stream")
+    for number, stream in enumerate(streams):
+        if not isinstance(stream, Stream):
+            raise OptionError(f"streams[{number}] is a {type(stream).__name__}, not a Stream")
+    return tuple(streams)
+
+
+def _positive(name: str, value: int | None) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+        raise OptionError(f"{name} must be a number of samples, 1 or more, or None, not {value!r}")
+    return None if value is None else int(value)
+
+
+def _refuse_what_is_not_built(**settings: Any) -> None:
+    """Refuse settings of later versions, after those that are wrong in any version."""
+    if settings["epoch_size"]:
+        size = parse_count(settings["epoch_size"])
+        if size < 0:
+            raise OptionError(f"epoch_size must be 0 or more, got {size}")
+    replication = settings["replication"]
+    if replication is not None and replication <= 0:
+        raise OptionError(f"replication must be 1 or more, got {replication}")
+    if replication == 1:
+        settings["replication"] = None
+    defaults = {"stream_name": "stream"}
+    for name, value in settings.items():
+        if value not in (defaults.get(name), None, 0, "", {}):
+            raise NotYetError(f"{name}={value!r} has no effect in this version; leave it out")

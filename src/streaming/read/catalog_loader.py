@@ -1,0 +1,156 @@
+"""From places to what lies there: the indexes of all streams, checked, and the order's catalogue of shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streaming.errors import (
+    EmptyStreamError,
+    IndexMissingError,
+    ObjectMissingError,
+    OptionError,
+    ShardDamagedError,
+    UnsafeTypeError,
+)
+from streaming.fetch.client import FetchClient
+from streaming.fetch.protocol import FileNeed
+from streaming.formats.fields import unsafe_columns
+from streaming.formats.hashing import fastest, is_hash
+from streaming.formats.index import ShardIndex, parse_index
+from streaming.order import Catalog
+from streaming.read.place import Place
+
+INDEX_NAME = "index.json"
+
+# A source of more shards is checked shard by shard when it is read: on a network disk each look costs a round trip.
+_MAX_CHECKED_SHARDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFiles:
+    """A stream whose index is known. `number` is its place among the dataset's (and the fetch client's) streams."""
+
+    number: int
+    place: Place
+    index: ShardIndex
+
+
+def load_streams(
+    places: Sequence[Place], client: FetchClient, *, allow_unsafe_types: bool, allow_empty: bool = False
+) -> list[StreamFiles]:
+    """Read and check the indexes of all streams, fetching those that are not on disk, several at once.
+
+    Raises IndexMissingError, IndexFormatError, EmptyStreamError, UnsafeTypeError, OptionError (a hash that the index
+    does not have), ShardDamagedError (a source with a file missing or of the wrong size), and what a store answers.
+    """
+    wanted = [
+        FileNeed(stream=number, name=INDEX_NAME, n_bytes=-1)
+        for number, place in enumerate(places)
+        if place.source is None and not os.path.exists(os.path.join(place.cache, INDEX_NAME))
+    ]
+    if len(wanted) > 1:
+        client.announce("index", wanted)
+    streams = []
+    for number, place in enumerate(places):
+        index = parse_index(_index_bytes(place, number, client), where=f"{place.title}: {INDEX_NAME}")
+        _check(place, index, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
+        streams.append(StreamFiles(number, place, index))
+    return streams
+
+
+def catalog_of(streams: Sequence[StreamFiles]) -> Catalog:
+    """The shards of all streams, one stream after the other."""
+    return Catalog(
+        shard_sizes=np.concatenate([stream.index.samples for stream in streams]),
+        shards_per_stream=np.array([stream.index.n_shards for stream in streams], dtype=np.int64),
+    )
+
+
+def _index_bytes(place: Place, number: int, client: FetchClient) -> bytes:
+    folder = place.cache if place.source is None else place.source
+    path = os.path.join(folder, INDEX_NAME)
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        if place.source is not None:
+            raise IndexMissingError(
+                f"{place.title}: No `remote` provided, but local file {path} does not exist; "
+                "check the path and the split, and that the writer has finished"
+            ) from None
+    try:
+        return _read(client.wait(FileNeed(stream=number, name=INDEX_NAME, n_bytes=-1)))
+    except ObjectMissingError as error:
+        raise ObjectMissingError(f"{place.title}: {error}") from error
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _check(place: Place, index: ShardIndex, *, allow_unsafe_types: bool, allow_empty: bool) -> None:
+    if index.n_samples == 0 and not allow_empty:
+        raise EmptyStreamError(f"{place.title} has no samples: leave it out, or check how it was written")
+    for schema in index.schemas:
+        unsafe = unsafe_columns(schema)
+        if unsafe and not allow_unsafe_types:
+            raise UnsafeTypeError(
+                f"{place.title}: column {unsafe[0]!r} contains an unsafe type (reading it can run any code); "
+                "pass allow_unsafe_types=True if you trust who wrote it"
+            )
+    wanted_hash(place, index, 0)
+    if place.source is not None and index.n_shards <= _MAX_CHECKED_SHARDS:
+        for shard in range(index.n_shards):
+            _check_source_file(place, index, shard)
+
+
+def _check_source_file(place: Place, index: ShardIndex, shard: int) -> None:
+    assert place.source is not None
+    name, n_bytes = index.raw_name(shard), int(index.raw_bytes[shard])
+    try:
+        found = os.stat(os.path.join(place.source, name)).st_size
+    except FileNotFoundError:
+        zip_name = index.zip_name(shard)
+        if zip_name is None:
+            raise missing_from_source(place, name) from None
+        name, n_bytes = zip_name, int(index.zip_bytes[shard])
+        try:
+            found = os.stat(os.path.join(place.source, name)).st_size
+        except FileNotFoundError:
+            raise missing_from_source(place, name) from None
+    if found != n_bytes:
+        raise ShardDamagedError(
+            f"{place.title}: {name} has {found:,} bytes where the index says {n_bytes:,}; "
+            "the file was cut short or replaced: copy it again, or write the dataset again"
+        )
+
+
+def missing_from_source(place: Place, name: str) -> ObjectMissingError:
+    """The error for a source that lacks a file of its index."""
+    return ObjectMissingError(
+        f"{place.title}: {name} is listed in {INDEX_NAME} but is not in {place.source}; "
+        "copy it there, or give the `remote` that has it"
+    )
+
+
+def wanted_hash(place: Place, index: ShardIndex, shard: int) -> str | None:
+    """The hash by which a shard is validated when it has been fetched, None for none. Raises OptionError."""
+    choice = place.validate_hash
+    if choice is False or index.n_shards == 0:
+        return None
+    hashes = index.zip_hashes(shard) if index.zip_name(shard) is not None else index.raw_hashes(shard)
+    if choice is None or choice is True:
+        return fastest(hashes)
+    if not is_hash(choice):
+        raise OptionError(f"{place.title}: validate_hash={choice!r} is not the name of a hash")
+    if choice not in hashes:
+        raise OptionError(
+            f"{place.title}: validate_hash={choice!r}, but the index has "
+            + (f"only {', '.join(sorted(hashes))}" if hashes else "no hashes")
+            + "; choose another, or None for what is there"
+        )
+    return choice

@@ -1,0 +1,162 @@
+"""Open shards: from (shard, row) to a decoded sample.
+
+The warm path is one dictionary look-up, one slice of memory (or one `pread`) and the compiled decoder: no lock, no
+`open`, no `stat`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from streaming.errors import ShardDamagedError
+from streaming.formats.index import Schema
+from streaming.formats.layout import layout_of
+from streaming.order import Catalog
+from streaming.read.locks import ForkSafeLock
+from streaming.read.mapping import map_file
+from streaming.read.shard_files import OpenFile, ShardFiles
+
+Sample = dict[str, Any]
+Decode = Callable[[bytes], Sample]
+
+_MAX_MAPPED: Final = 4096  # far below the kernel's limit of maps (65,530), far above what a shuffle window needs
+
+
+class OpenShard(Protocol):
+    """A shard that is open: its samples by row."""
+
+    def sample(self, row: int) -> Sample:
+        """The decoded sample at this row. Raises ShardDamagedError if its bytes are not what the format says."""
+        ...
+
+
+class MappedShard:
+    """A shard in memory. Needs no descriptor; the map goes with the last reference."""
+
+    __slots__ = ("_decode", "_name", "_offsets", "_view")
+
+    def __init__(self, view: memoryview, name: str, offsets: memoryview, decode: Decode) -> None:
+        self._view = view
+        self._name = name
+        self._offsets = offsets
+        self._decode = decode
+
+    def sample(self, row: int) -> Sample:
+        """The decoded sample at this row."""
+        offsets = self._offsets
+        try:
+            return self._decode(self._view[offsets[row] : offsets[row + 1]].tobytes())
+        except ShardDamagedError as error:
+            raise _named(error, self._name, row) from error
+
+
+class SourceShard:
+    """A shard that is read piece by piece, since others may cut its file. Owns a descriptor."""
+
+    __slots__ = ("__weakref__", "_decode", "_fd", "_name", "_offsets")
+
+    def __init__(self, fd: int, name: str, offsets: memoryview, decode: Decode) -> None:
+        self._fd = fd
+        self._name = name
+        self._offsets = offsets
+        self._decode = decode
+        weakref.finalize(self, os.close, fd).atexit = False
+
+    def sample(self, row: int) -> Sample:
+        """The decoded sample at this row."""
+        offsets = self._offsets
+        start = offsets[row]
+        n_bytes = offsets[row + 1] - start
+        record = os.pread(self._fd, n_bytes, start)
+        if len(record) != n_bytes:
+            raise ShardDamagedError(
+                f"{self._name}: sample {row} ends after {len(record)} of {n_bytes} bytes; the file was cut short"
+            )
+        try:
+            return self._decode(record)
+        except ShardDamagedError as error:
+            raise _named(error, self._name, row) from error
+
+
+def _named(error: ShardDamagedError, shard: str, row: int) -> ShardDamagedError:
+    return ShardDamagedError(f"{shard}, sample {row}: {error}")
+
+
+class ShardPool:
+    """The shards that this process has open. Safe between threads; a forked child goes on with its own copy."""
+
+    def __init__(self, files: ShardFiles, decoder: Callable[[Schema], Decode]) -> None:
+        self._files = files
+        self._decoder = decoder
+        self._decoders: dict[Schema, Decode] = {}
+        self._lock = ForkSafeLock()
+        self._max_descriptors = max(16, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 128) // 2)
+        self.open_shards: dict[int, OpenShard] = {}  # read without a lock: the hot loop's one look-up
+
+    def sample_by_id(self, catalog: Catalog, sample_id: int) -> Sample:
+        """One sample, from anywhere; waits for its shard if it must be fetched. The id is not checked."""
+        shard = int(np.searchsorted(catalog.first_sample, sample_id, "right")) - 1
+        row = sample_id - int(catalog.first_sample[shard])
+        opened = self.open_shards.get(shard)
+        if opened is None:
+            opened = self.open(shard)
+        return opened.sample(row)
+
+    def open(self, shard: int) -> OpenShard:
+        """Open a shard, waiting for it if it must be fetched, and keep it open."""
+        file = self._files.open(shard)  # outside the lock: it may wait for the network
+        opened = self._opened(shard, file)
+        with self._lock:
+            kept = self.open_shards.setdefault(shard, opened)
+            limit = _MAX_MAPPED if isinstance(kept, MappedShard) else self._max_descriptors
+            if len(self.open_shards) > limit:
+                # Oldest first: in a shuffle window they are the likeliest to be used up.
+                for old in list(self.open_shards)[: len(self.open_shards) - limit]:
+                    if old != shard:
+                        del self.open_shards[old]
+        return kept
+
+    def keep_only(self, shards: Iterable[int]) -> None:
+        """Close all shards but these, once so many are open that it matters."""
+        if len(self.open_shards) > self._max_descriptors // 2:
+            kept = set(shards)
+            with self._lock:
+                for shard in list(self.open_shards):
+                    if shard not in kept:
+                        del self.open_shards[shard]
+
+    def close(self) -> None:
+        """Close all shards."""
+        with self._lock:
+            self.open_shards.clear()
+
+    def _opened(self, shard: int, file: OpenFile) -> OpenShard:
+        index, local = self._files.index(shard)
+        schema, n_samples = index.schema(local), int(index.samples[local])
+        name = self._files.name(shard)
+        try:
+            layout = layout_of(schema.format)
+            decode = self._decode_of(schema)
+            if file.may_map:
+                view = map_file(file.fd, file.n_bytes)
+                offsets = layout.record_offsets(view, n_samples, file.n_bytes)
+                return MappedShard(view, name, memoryview(offsets), decode)
+            header = os.pread(file.fd, layout.header_bytes(n_samples), 0)
+            offsets = layout.record_offsets(header, n_samples, file.n_bytes)
+            return SourceShard(os.dup(file.fd), name, memoryview(offsets), decode)
+        except ShardDamagedError as error:
+            raise ShardDamagedError(f"{name}: {error}") from error
+        finally:
+            os.close(file.fd)
+
+    def _decode_of(self, schema: Schema) -> Decode:
+        decode = self._decoders.get(schema)
+        if decode is None:
+            decode = self._decoders[schema] = self._decoder(schema)
+        return decode

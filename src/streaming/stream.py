@@ -1,0 +1,154 @@
+"""One source of shards, as the user names it, and what the settings come to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+from streaming.errors import NotYetError, OptionError
+from streaming.read.place import Place
+from streaming.storage.url import Folder, join_remote, parse_remote
+
+
+class Stream:
+    """A source of shards: where they are stored, where they are cached, and how they are fetched.
+
+    `remote` is a URL or folder, `local` the folder that caches it; without `remote` the data lies in `local` and is
+    read there, never changed. With a URL and no `local`, a private folder in the system's temporary directory is
+    used. `split` is a sub-folder of both. The other settings, where left out, are those of the dataset:
+    `download_retry` attempts per file, `download_timeout` seconds, `validate_hash` (a hash name; None for the fastest
+    that the index has; False for none), `keep_zip` to keep compressed files beside the decompressed.
+
+    At most one weight may be given: `proportion` (relative), `repeat` (multiples of the stream) or `choose` (samples
+    per epoch). A stream is never written to, so several datasets may use it. Raises OptionError, and NotYetError for
+    a weight.
+    """
+
+    def __init__(
+        self,
+        *,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        proportion: float | None = None,
+        repeat: float | None = None,
+        choose: int | None = None,
+        download_retry: int | None = None,
+        download_timeout: float | None = None,
+        validate_hash: str | bool | None = None,
+        keep_zip: bool | None = None,
+    ) -> None:
+        self.remote = None if remote is None else os.fspath(remote)
+        self.local = None if local is None else os.fspath(local)
+        self.split = split or ""
+        self.proportion = proportion
+        self.repeat = repeat
+        self.choose = choose
+        self.download_retry = download_retry
+        self.download_timeout = download_timeout
+        self.validate_hash = validate_hash
+        self.keep_zip = keep_zip
+        self._check()
+
+    def _check(self) -> None:
+        if not self.remote and not self.local:
+            raise OptionError("a stream needs `remote`, `local` or both")
+        if self.remote:
+            parse_remote(self.remote)
+        parts = self.split.replace("\\", "/").split("/")
+        if self.split and (self.split.startswith("/") or ".." in parts):
+            raise OptionError(f"split={self.split!r} must be a folder below the stream's root")
+        weights = {"proportion": self.proportion, "repeat": self.repeat, "choose": self.choose}
+        given = {name: value for name, value in weights.items() if value is not None}
+        if len(given) > 1:
+            raise OptionError(f"give at most one of proportion, repeat and choose, not {' and '.join(given)}")
+        for name, value in given.items():
+            if value < 0:
+                raise OptionError(f"{name} must be 0 or more, got {value}")
+            raise NotYetError(f"{name}={value}: weights of streams have no effect in this version; leave it out")
+        if self.download_retry is not None and self.download_retry < 0:
+            raise OptionError(f"download_retry must be 0 or more, got {self.download_retry}")
+        if self.download_timeout is not None and not self.download_timeout > 0:
+            raise OptionError(f"download_timeout must be above 0 seconds, got {self.download_timeout}")
+        if self.validate_hash is True:
+            raise OptionError("validate_hash takes the name of a hash, None or False, not True")
+
+    def __repr__(self) -> str:
+        said = {name: value for name, value in vars(self).items() if value not in (None, "")}
+        return f"Stream({', '.join(f'{name}={value!r}' for name, value in said.items())})"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDefaults:
+    """The dataset's settings for what a stream leaves open."""
+
+    split: str | None = None
+    download_retry: int = 2
+    download_timeout: float = 60.0
+    validate_hash: str | bool | None = None
+    keep_zip: bool = False
+
+
+def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
+    """What a stream's settings come to. Touches no file, except to compare `remote` and `local`."""
+    split = stream.split or defaults.split or ""
+    remote = stream.remote or None
+    is_folder = remote is not None and isinstance(parse_remote(remote), Folder)
+    if remote is not None and is_folder:
+        remote = _absolute(remote)
+    local = None if not stream.local else _absolute(stream.local)
+    source_root: str | None = None
+    if remote is None:
+        source_root = remote = local
+    elif is_folder and (local is None or os.path.realpath(remote) == os.path.realpath(local)):
+        source_root = remote
+    assert remote is not None
+    root = _temporary_cache(remote) if source_root is not None or local is None else local
+    chosen: dict[str, Any] = {
+        name: getattr(defaults, name) if getattr(stream, name) is None else getattr(stream, name)
+        for name in ("download_retry", "download_timeout", "validate_hash", "keep_zip")
+    }
+    return Place(
+        title=f"stream {number} ({join_remote(remote, split)})",
+        source=None if source_root is None else os.path.join(source_root, split).rstrip("/"),
+        remote=join_remote(remote, split),
+        root=root,
+        cache=os.path.join(root, split).rstrip("/"),
+        **chosen,
+    )
+
+
+def make_private_cache(place: Place) -> None:
+    """Make the folder of a cache that the user did not name: in the temporary directory, for this user alone.
+
+    Raises OptionError if somebody else has put something there.
+    """
+    base = os.path.dirname(place.root)
+    if base != _private_base():
+        return
+    try:
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        found = os.lstat(base)
+    except OSError as error:
+        raise OptionError(
+            f"{place.title} names no `local`, and {base} cannot be made ({error.strerror}): give local="
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise OptionError(f"{place.title} names no `local`, and {base} is not a folder of this user alone: give local=")
+
+
+def _private_base() -> str:
+    return os.path.join(tempfile.gettempdir(), f"streaming-cache-{os.geteuid()}")
+
+
+def _temporary_cache(remote: str) -> str:
+    digest = hashlib.blake2s(os.fsencode(remote), digest_size=16).hexdigest()
+    return os.path.join(_private_base(), digest)
+
+
+def _absolute(folder: str) -> str:
+    return os.path.abspath(os.path.expanduser(folder))

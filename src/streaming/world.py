@@ -1,0 +1,218 @@
+"""Which rank this process is, of how many, and how ranks lie on machines.
+
+The only module that reads this from the surroundings. It never calls a collective, creates a process group or touches
+an accelerator, and it does not guess: what a launcher says incompletely or in contradiction is an error, because a
+rank that believes to be alone reads everything and nobody notices.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from streaming.errors import WorldError
+
+_log: Final = logging.getLogger("streaming")
+
+# Set by launchers for processes that they have really started side by side, with where to learn the rank.
+# (SLURM_NTASKS alone is no such sign: it is also set in a batch script, which runs once.)
+_LAUNCHERS: Final = (
+    ("OMPI_COMM_WORLD_SIZE", "World.from_mpi()"),
+    ("PMI_SIZE", "World.from_mpi()"),
+    ("SLURM_STEP_NUM_TASKS", "World.from_slurm()"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One data-parallel rank and where it stands.
+
+    `num_ranks` counts all ranks of the job, `ranks_per_node` those on one machine (consecutive rank numbers).
+    Raises WorldError if the numbers contradict each other.
+
+    >>> World(rank=5, num_ranks=8, ranks_per_node=4).node
+    1
+    """
+
+    rank: int = 0
+    num_ranks: int = 1
+    ranks_per_node: int = 1
+    source: str = "given"
+
+    def __post_init__(self) -> None:
+        if self.num_ranks < 1 or self.ranks_per_node < 1:
+            raise WorldError(
+                f"a world has at least one rank and one rank per node, got num_ranks={self.num_ranks}, "
+                f"ranks_per_node={self.ranks_per_node} ({self.source})"
+            )
+        if not 0 <= self.rank < self.num_ranks:
+            raise WorldError(f"rank {self.rank} is not below the world size {self.num_ranks} ({self.source})")
+
+    @property
+    def node(self) -> int:
+        """Which machine this rank is on."""
+        return self.rank // self.ranks_per_node
+
+    @property
+    def num_nodes(self) -> int:
+        """How many machines take part; the last may hold fewer ranks."""
+        return -(-self.num_ranks // self.ranks_per_node)
+
+    @property
+    def rank_of_node(self) -> int:
+        """This rank among those of its machine."""
+        return self.rank % self.ranks_per_node
+
+    @property
+    def is_local_leader(self) -> bool:
+        """Whether this is the first rank of its machine."""
+        return self.rank_of_node == 0
+
+    def __repr__(self) -> str:
+        return f"World(rank {self.rank} of {self.num_ranks}, {self.ranks_per_node} a node; {self.source})"
+
+    @classmethod
+    def detect(cls, environment: Mapping[str, str] | None = None) -> World:
+        """This process's world: from `torch.distributed` if it is initialised, else from the launcher's variables.
+
+        The variables are `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE`; without any of them the process
+        is alone. Raises WorldError where they are incomplete or contradict each other or the process group, and
+        where another launcher (MPI, SLURM) has started several processes but the rank was not passed on.
+        """
+        environment = os.environ if environment is None else environment
+        group = _process_group()
+        if group is not None:
+            world = _from_group(group, environment)
+        elif "RANK" in environment or "WORLD_SIZE" in environment:
+            world = cls.from_environment(environment)
+        else:
+            for variable, remedy in _LAUNCHERS:
+                if environment.get(variable, "1").strip() not in ("", "0", "1"):
+                    raise WorldError(
+                        f"{variable}={environment[variable]} says that several processes were started together, but "
+                        "neither torch.distributed is initialised nor RANK and WORLD_SIZE are set; "
+                        f"initialise it first, set them, or pass world={remedy}"
+                    )
+            world = cls(source="no launcher and no process group found: alone")
+        _tell_once(world)
+        return world
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> World:
+        """From `RANK` and `WORLD_SIZE`, with `LOCAL_RANK` and `LOCAL_WORLD_SIZE` where given (torchrun's names)."""
+        environment = os.environ if environment is None else environment
+        rank, num_ranks = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
+        if rank is None or num_ranks is None:
+            missing, present = ("RANK", "WORLD_SIZE") if rank is None else ("WORLD_SIZE", "RANK")
+            if missing == "RANK" and num_ranks == 1:
+                rank = 0
+            else:
+                raise WorldError(f"{present} is set but {missing} is not: set both, or neither")
+        assert rank is not None
+        assert num_ranks is not None
+        return cls(rank, num_ranks, _ranks_per_node(environment, rank, num_ranks), "RANK and WORLD_SIZE")
+
+    @classmethod
+    def from_slurm(cls, environment: Mapping[str, str] | None = None) -> World:
+        """From the variables of `srun`: `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_STEP_TASKS_PER_NODE`."""
+        environment = os.environ if environment is None else environment
+        rank = _needed(environment, "SLURM_PROCID", "srun")
+        num_ranks = _number(environment, "SLURM_STEP_NUM_TASKS")
+        num_ranks = _needed(environment, "SLURM_NTASKS", "srun") if num_ranks is None else num_ranks
+        # "4(x2)" is four on each of two nodes; "4,3" is uneven, where each rank counts as a node of its own.
+        layout = environment.get("SLURM_STEP_TASKS_PER_NODE", "").strip()
+        per_node = layout.partition("(")[0]
+        even = per_node.isascii() and per_node.isdigit() and "," not in layout
+        return cls(rank, num_ranks, int(per_node) if even else 1, "SLURM_PROCID")
+
+    @classmethod
+    def from_mpi(cls, environment: Mapping[str, str] | None = None) -> World:
+        """From the variables that `mpirun` sets (Open MPI, else the PMI of MPICH and Intel MPI)."""
+        environment = os.environ if environment is None else environment
+        if "OMPI_COMM_WORLD_RANK" in environment:
+            names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+        else:
+            names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
+        rank, num_ranks = (_needed(environment, name, "mpirun") for name in names[:2])
+        local = _number(environment, names[2])
+        even = local is not None and num_ranks % local == 0
+        return cls(rank, num_ranks, local if local is not None and even else 1, names[0])
+
+
+def _process_group() -> tuple[int, int] | None:
+    """(rank, size) of the default process group, if the program has initialised one. Never imports torch."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return int(distributed.get_rank()), int(distributed.get_world_size())
+
+
+def _from_group(group: tuple[int, int], environment: Mapping[str, str]) -> World:
+    rank, num_ranks = group
+    if rank < 0:
+        raise WorldError("this process is not a member of the default process group: pass world=World(rank, num_ranks)")
+    for name, found in (("RANK", rank), ("WORLD_SIZE", num_ranks)):
+        said = _number(environment, name)
+        if said is not None and said != found:
+            raise WorldError(
+                f"{name}={said} contradicts torch.distributed, which says {found}: "
+                f"unset {name}, or pass world=World(rank, num_ranks)"
+            )
+    return World(rank, num_ranks, _ranks_per_node(environment, rank, num_ranks), "torch.distributed")
+
+
+def _ranks_per_node(environment: Mapping[str, str], rank: int, num_ranks: int) -> int:
+    """`LOCAL_WORLD_SIZE`; 1 where it is unknown or does not divide the world, so that each rank counts as a node."""
+    local_size = _number(environment, "LOCAL_WORLD_SIZE")
+    local_rank = _number(environment, "LOCAL_RANK")
+    if local_size is None:
+        return 1
+    if local_size < 1 or local_size > num_ranks:
+        raise WorldError(f"LOCAL_WORLD_SIZE={local_size} is not between 1 and the world size {num_ranks}")
+    if local_rank is not None and not 0 <= local_rank < local_size:
+        raise WorldError(f"LOCAL_RANK={local_rank} is not below LOCAL_WORLD_SIZE={local_size}")
+    if num_ranks % local_size:
+        return 1
+    if local_rank is not None and local_rank != rank % local_size:
+        return 1  # ranks of one machine are not consecutive: no group of them can be treated as a node
+    return local_size
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise WorldError(f"{name}={text!r} is not a number") from None
+
+
+def _needed(environment: Mapping[str, str], name: str, launcher: str) -> int:
+    number = _number(environment, name)
+    if number is None:
+        raise WorldError(f"{name} is not set: this process was not started by {launcher}")
+    return number
+
+
+_told: set[int] = set()
+
+
+def _tell_once(world: World) -> None:
+    """Say once in a process where rank and world came from; a warning if nothing was found."""
+    if os.getpid() in _told or _is_loader_worker():
+        return
+    _told.add(os.getpid())
+    if world.source.startswith("no launcher"):
+        _log.warning("rank 0 of 1: %s. Every process that is started like this reads all the data.", world.source)
+    else:
+        _log.info("%r", world)
+
+
+def _is_loader_worker() -> bool:
+    data: Any = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None

@@ -1,0 +1,101 @@
+"""Where rank and world size come from, and what is refused rather than guessed."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from streaming import world as module
+from streaming.errors import WorldError
+from streaming.world import World
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+
+
+def test_torchrun_variables_are_understood() -> None:
+    """The four variables of torchrun give rank, world and node."""
+    world = World.detect(TORCHRUN)
+    assert (world.rank, world.num_ranks, world.node, world.rank_of_node, world.num_nodes) == (5, 8, 1, 1, 2)
+
+
+def test_an_mpi_launch_without_passing_the_rank_on_stops_and_the_named_remedy_works() -> None:
+    """mpirun started 6 processes: reading everything in each would go unnoticed, so it stops; from_mpi splits right."""
+    environment = {"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
+    with pytest.raises(WorldError, match=r"OMPI_COMM_WORLD_SIZE=6.*World.from_mpi"):
+        World.detect(environment)
+    world = World.from_mpi(environment)
+    assert (world.rank, world.num_ranks, world.node) == (4, 6, 1)
+    pmi = World.from_mpi({"PMI_RANK": "1", "PMI_SIZE": "2"})
+    assert (pmi.rank, pmi.num_ranks, pmi.ranks_per_node) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(("layout", "per_node"), [("2(x2)", 2), ("4", 4), ("3,1", 1), ("2(x1),1(x2)", 1), ("", 1)])
+def test_an_srun_launch_without_passing_the_rank_on_stops_and_the_named_remedy_works(
+    layout: str, per_node: int
+) -> None:
+    """The same under srun; an uneven layout counts each rank as a node."""
+    environment = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": layout}
+    with pytest.raises(WorldError, match=r"SLURM_STEP_NUM_TASKS=4.*World.from_slurm"):
+        World.detect(environment)
+    world = World.from_slurm(environment)
+    assert (world.rank, world.num_ranks, world.ranks_per_node) == (3, 4, per_node)
+
+
+def test_a_batch_script_under_slurm_is_one_process() -> None:
+    """SLURM_NTASKS stands in the environment of a batch script, which runs once: no launcher is visible."""
+    assert World.detect({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}).num_ranks == 1
+
+
+def test_a_bare_process_is_alone_and_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Without any launcher: rank 0 of 1, with one warning in the life of the process."""
+    module._told.clear()
+    with caplog.at_level(logging.INFO, logger="streaming"):
+        assert [World.detect({}).num_ranks for _ in range(3)] == [1, 1, 1]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "Every process" in caplog.text
+
+
+def test_the_first_line_says_where_the_rank_came_from(caplog: pytest.LogCaptureFixture) -> None:
+    """Rank, world size and their source are logged when they are found."""
+    module._told.clear()
+    with caplog.at_level(logging.INFO, logger="streaming"):
+        World.detect(TORCHRUN)
+    assert "rank 5 of 8" in caplog.text
+    assert "RANK and WORLD_SIZE" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        ({"RANK": "1"}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "RANK"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "rank -1"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "at least one rank"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK='x'"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE=3"),
+        ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "2"}, "LOCAL_RANK=2"),
+    ],
+)
+def test_contradictions_stop(environment: dict[str, str], names: str) -> None:
+    """Half a set of variables, or numbers that cannot be, name themselves in the error."""
+    with pytest.raises(WorldError, match=names):
+        World.detect(environment)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{}, {"LOCAL_WORLD_SIZE": "4"}, {"LOCAL_WORLD_SIZE": "3", "LOCAL_RANK": "0"}],
+    ids=["unknown", "uneven", "not consecutive"],
+)
+def test_ranks_that_do_not_form_even_consecutive_nodes_are_nodes_of_their_own(extra: dict[str, str]) -> None:
+    """If machines are unknown or uneven, one rank is a node."""
+    assert World.detect({"RANK": "5", "WORLD_SIZE": "6", **extra}).ranks_per_node == 1
+
+
+def test_a_world_can_be_given_in_numbers() -> None:
+    """Given numbers are checked like found ones."""
+    assert World(3, 4, 2).node == 1
+    with pytest.raises(WorldError):
+        World(4, 4)

@@ -31,7 +31,7 @@ from streaming.read.epoch import Begun, EpochRing, Loader
 from streaming.read.epoch_reader import read_epoch, shards_ahead
 from streaming.read.read_ahead import ReadAhead
 from streaming.read.shard_files import ShardFiles
-from streaming.read.shard_reader import ShardPool, decoder_for
+from streaming.read.shard_reader import ShardPool
 from streaming.stream import Stream, StreamDefaults, make_private_cache, resolve
 from streaming.units import parse_count
 from streaming.world import World
@@ -147,8 +147,8 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         """What follows from the streams: in a started worker made anew, since nothing open can be handed over."""
         self.catalog = catalog_of(self._loaded)
         self._files = ShardFiles(self._loaded, self._client)
-        self._pool = ShardPool(self._files, decoder_for(allow_unsafe_types=self.allow_unsafe_types))
-        self._order_now: EpochOrder | None = None
+        self._pool = ShardPool(self._files, allow_unsafe_types=self.allow_unsafe_types)
+        self._first_order = EpochOrder(self._spec, self.catalog, 0)
         self._closing = weakref.finalize(self, _close, self._client, self._pool, self._ring)
         self._closing.atexit = False
 
@@ -167,7 +167,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     @property
     def epoch_size(self) -> int:
         """Samples in an epoch, over all ranks."""
-        return self._order(0).n_samples
+        return self._first_order.n_samples
 
     def __len__(self) -> int:
         """Samples per rank in an epoch, the last batch filled up."""
@@ -238,12 +238,12 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     @property
     def num_canonical_nodes(self) -> int:
         """Lanes into which an epoch is dealt."""
-        return self._order(0).n_canonical_nodes
+        return self._first_order.n_canonical_nodes
 
     @property
     def shuffle_block_size(self) -> int:
         """Samples of a canonical node within which they mix."""
-        return self._order(0).shuffle_block_size
+        return self._first_order.shuffle_block_size
 
     @property
     def next_epoch(self) -> int:
@@ -271,12 +271,12 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def _read(self, begun: Begun, loader: Loader) -> Iterator[Any]:
         world = self._detect_world()
-        topology = Topology(world.num_ranks, world.ranks_per_node)
+        topology = Topology.of(world.num_ranks, world.ranks_per_node)
         batch_size = begun.batch_size or self.batch_size or 1
-        plan = EpochPlan(self._order(begun.epoch), topology, batch_size, start=begun.start)
+        plan = EpochPlan(self.order_of(begun.epoch), topology, batch_size, start=begun.start)
         ahead = None
         if not self._files.all_sources:
-            horizon = shards_ahead(plan, topology, world.node, lambda: self._order(begun.epoch + 1))
+            horizon = shards_ahead(plan, world.node, lambda: self.order_of(begun.epoch + 1))
             reader_name = f"{world.rank}.{loader.worker}"
             ahead = ReadAhead(self._client, self._files, reader_name, None if self.predownload else horizon)
         return read_epoch(
@@ -300,11 +300,9 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         key = info.seed - info.id if self._ring_key is None else self._ring_key
         return Loader(key, info.id, info.num_workers)
 
-    def _order(self, epoch: int) -> EpochOrder:
-        order = self._order_now
-        if order is None or order.epoch != epoch:
-            order = self._order_now = EpochOrder(self._spec, self.catalog, epoch)
-        return order
+    def order_of(self, epoch: int) -> EpochOrder:
+        """The order of an epoch, as a function of position; the same in every process."""
+        return self._first_order if epoch == 0 else EpochOrder(self._spec, self.catalog, epoch)
 
     def _detect_world(self) -> World:
         return World.detect() if self._world is None else self._world
@@ -356,7 +354,8 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         return self._state(progress.epoch, num_samples + (0 if from_beginning else progress.start))
 
     def _state(self, epoch: int, consumed: int) -> dict[str, Any]:
-        return save_state(Cursor(epoch, consumed), self._order(0), n_nodes=self._detect_world().num_nodes)
+        n_nodes = self._detect_world().num_nodes
+        return save_state(self._first_order, Cursor(epoch, consumed), initial_physical_nodes=n_nodes)
 
     def load_state_dict(self, obj: dict[str, Any], *, accept_other_order: bool = False) -> None:
         """Go on from a state: the next `iter()` of this dataset or a loader over it begins there.
@@ -366,7 +365,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         """
         if get_worker_info() is not None:
             raise StateError("load a state in the rank process, not in a worker of its loader")
-        cursor = load_state(obj, self._order(0), accept_other_order=accept_other_order)
+        cursor = load_state(obj, self._first_order, accept_other_order=accept_other_order)
         self._ring.resume_at(cursor.epoch, cursor.consumed)
 
     # --- life
@@ -377,7 +376,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("catalog", "_files", "_pool", "_order_now", "_closing"):
+        for name in ("catalog", "_files", "_pool", "_first_order", "_closing"):
             state.pop(name, None)
         if self._world is None and context.get_spawning_popen() is not None:
             state["_world"] = self._detect_world()  # the worker may not see the process group

@@ -10,7 +10,7 @@ from streaming.fetch.protocol import StreamConfig
 from streaming.indexing import Indexable, checked
 from streaming.read.catalog_loader import catalog_of, load_streams
 from streaming.read.shard_files import ShardFiles
-from streaming.read.shard_reader import ShardPool, decoder_for
+from streaming.read.shard_reader import ShardPool
 from streaming.stream import Stream, StreamDefaults, make_private_cache, resolve
 
 try:
@@ -42,7 +42,7 @@ class LocalDataset(Indexable, Dataset[Any]):
     def _open(self) -> None:
         self.catalog = catalog_of(self._loaded)
         files = ShardFiles(self._loaded, self._client)
-        self._pool = ShardPool(files, decoder_for(allow_unsafe_types=self.allow_unsafe_types))
+        self._pool = ShardPool(files, allow_unsafe_types=self.allow_unsafe_types)
 
     @property
     def size(self) -> int:

@@ -10,7 +10,9 @@ import numpy as np
 
 from streaming.errors import (
     EmptyStreamError,
+    FormatError,
     IndexMissingError,
+    NotYetError,
     ObjectMissingError,
     OptionError,
     ShardDamagedError,
@@ -18,13 +20,11 @@ from streaming.errors import (
 )
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import FileNeed
-from streaming.formats.fields import unsafe_columns
 from streaming.formats.hashing import fastest, is_hash
-from streaming.formats.index import ShardIndex, parse_index
+from streaming.formats.index import INDEX_NAME, ShardIndex, parse_index
+from streaming.formats.layout import layout_of
 from streaming.order import Catalog
 from streaming.read.place import Place
-
-INDEX_NAME = "index.json"
 
 # A source of more shards is checked shard by shard when it is read: on a network disk each look costs a round trip.
 _MAX_CHECKED_SHARDS = 10_000
@@ -96,12 +96,10 @@ def _check(place: Place, index: ShardIndex, *, allow_unsafe_types: bool, allow_e
     if index.n_samples == 0 and not allow_empty:
         raise EmptyStreamError(f"{place.title} has no samples: leave it out, or check how it was written")
     for schema in index.schemas:
-        unsafe = unsafe_columns(schema)
-        if unsafe and not allow_unsafe_types:
-            raise UnsafeTypeError(
-                f"{place.title}: column {unsafe[0]!r} contains an unsafe type (reading it can run any code); "
-                "pass allow_unsafe_types=True if you trust who wrote it"
-            )
+        try:  # what cannot be decoded is said now, not at the first sample
+            layout_of(schema.format).make_decoder(schema, allow_unsafe_types=allow_unsafe_types)
+        except (FormatError, NotYetError, UnsafeTypeError) as error:
+            raise type(error)(f"{place.title}: {error}") from error
     wanted_hash(place, index, 0)
     if place.source is not None and index.n_shards <= _MAX_CHECKED_SHARDS:
         for shard in range(index.n_shards):

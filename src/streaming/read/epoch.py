@@ -24,6 +24,7 @@ from multiprocessing import context, reduction
 from typing import Any, Final
 
 from streaming.errors import OptionError
+from streaming.order import Cursor
 from streaming.read.locks import ForkSafeLock
 
 _HEADER: Final = struct.Struct("<qqqqq")  # epochs begun so far, epoch to begin next, has cursor, its epoch, its samples
@@ -210,9 +211,8 @@ class _Ring:
     def append(self, loader: Loader, n_epoch_samples: int, batch_size: int | None) -> Begun:
         n_begun, epoch, has_cursor, cursor_epoch, start = self.header
         if has_cursor:
-            epoch = cursor_epoch
-            if epoch < 0 or start >= n_epoch_samples:  # the state before the first epoch, or at the end of one
-                epoch, start = epoch + 1, 0
+            cursor = Cursor(cursor_epoch, start).normalised(n_epoch_samples)
+            epoch, start = cursor.epoch, cursor.consumed
         else:
             start = 0
         block = _ENTRY.pack(loader.key, epoch, start, batch_size or 0, loader.n_workers, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order import Catalog, EpochOrder, EpochPlan, Topology, WorkerReader, first_uses
+from streaming.order import Catalog, EpochOrder, EpochPlan, WorkerReader, first_uses
 from streaming.read.read_ahead import ReadAhead
 from streaming.read.shard_reader import ShardPool
 
@@ -73,15 +73,14 @@ def read_epoch(
         current = upcoming
 
 
-def shards_ahead(
-    plan: EpochPlan, topology: Topology, node: int, next_order: Callable[[], EpochOrder]
-) -> Callable[[int], Iterator[int]]:
+def shards_ahead(plan: EpochPlan, node: int, next_order: Callable[[], EpochOrder]) -> Callable[[int], Iterator[int]]:
     """What a node needs from a position on and in the next epoch, shard by shard, for read-ahead."""
 
     def horizon(position: int) -> Iterator[int]:
-        yield from first_uses(plan.order, topology, node, position, plan.order.catalog.n_shards).tolist()
-        order = next_order()  # made only when the end of this epoch is in reach
-        yield from first_uses(order, topology, node, 0, order.catalog.n_shards).tolist()
+        n_shards = plan.order.catalog.n_shards
+        yield from plan.first_uses(node, position, n_shards).tolist()
+        # Made only when the end of this epoch is in reach.
+        yield from first_uses(next_order(), plan.topology, node, 0, n_shards).tolist()
 
     return horizon
 

@@ -38,7 +38,10 @@ class ShardFiles:
     @property
     def all_sources(self) -> bool:
         """Whether nothing ever needs fetching: every stream is read where it lies, uncompressed."""
-        return all(stream.place.source is not None and not stream.index.is_compressed for stream in self._streams)
+        return all(
+            stream.place.source is not None and not bool((stream.index.zip_bytes >= 0).any())
+            for stream in self._streams
+        )
 
     def locate(self, shard: int) -> tuple[StreamFiles, int]:
         """The stream of a shard, and the shard's number within it."""

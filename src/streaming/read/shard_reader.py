@@ -91,9 +91,9 @@ def _named(error: ShardDamagedError, shard: str, row: int) -> ShardDamagedError:
 class ShardPool:
     """The shards that this process has open. Safe between threads; a forked child goes on with its own copy."""
 
-    def __init__(self, files: ShardFiles, decoder: Callable[[Schema], Decode]) -> None:
+    def __init__(self, files: ShardFiles, *, allow_unsafe_types: bool) -> None:
         self._files = files
-        self._decoder = decoder
+        self._allow_unsafe_types = allow_unsafe_types
         self._decoders: dict[Schema, Decode] = {}
         self._lock = ForkSafeLock()
         self._max_descriptors = max(16, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 128) // 2)
@@ -146,10 +146,10 @@ class ShardPool:
             if file.may_map:
                 view = map_file(file.fd, file.n_bytes)
                 offsets = layout.record_offsets(view, n_samples, file.n_bytes)
-                return MappedShard(view, name, memoryview(offsets), decode)
+                return MappedShard(view, name, offsets.data, decode)
             header = os.pread(file.fd, layout.header_bytes(n_samples), 0)
             offsets = layout.record_offsets(header, n_samples, file.n_bytes)
-            return SourceShard(os.dup(file.fd), name, memoryview(offsets), decode)
+            return SourceShard(os.dup(file.fd), name, offsets.data, decode)
         except ShardDamagedError as error:
             raise ShardDamagedError(f"{name}: {error}") from error
         finally:
@@ -158,5 +158,6 @@ class ShardPool:
     def _decode_of(self, schema: Schema) -> Decode:
         decode = self._decoders.get(schema)
         if decode is None:
-            decode = self._decoders[schema] = self._decoder(schema)
+            make_decoder = layout_of(schema.format).make_decoder
+            decode = self._decoders[schema] = make_decoder(schema, allow_unsafe_types=self._allow_unsafe_types)
         return decode

@@ -26,7 +26,7 @@ from torch import nn
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
 BATCH_SIZE = 32
-N_EPOCHS = 3
+N_EPOCHS = 4
 
 
 def write_digits(out: str, split: slice) -> int:
@@ -34,7 +34,7 @@ def write_digits(out: str, split: slice) -> int:
     digits = load_digits()
     images = (digits.images[split] * (255 / 16)).round().astype(np.uint8)
     with MDSWriter(
-        out=out, columns={"image": "png", "class": "int"}, compression="zstd", hashes=["xxh64"], size_limit="32kb"
+        out=out, columns={"image": "png", "class": "int"}, compression="zstd", hashes=["xxh64"], size_limit="8kb"
     ) as writer:
         for image, label in zip(images, digits.target[split].tolist()):
             writer.write({"image": Image.fromarray(image), "class": label})
@@ -69,14 +69,14 @@ class Training:
             nn.Flatten(),
             nn.Linear(32 * 4 * 4, 10),
         )
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=2e-3)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=3e-3)
 
     def step(self, images: torch.Tensor, classes: torch.Tensor) -> float:
         self.optimiser.zero_grad()
         loss = nn.functional.cross_entropy(self.model(images), classes)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
-        return float(loss)
+        return loss.item()
 
     def state_dict(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
@@ -142,7 +142,7 @@ def main() -> None:
         print(f"resumed for {len(after)} batches: every loss equals that of the run that was not stopped")
         accuracy = training.accuracy(make_loader(f"{remote}/test", f"{cache}/test", shuffle=False))
         print(f"accuracy on {n_test} images never trained on: {accuracy:.1%}")
-        if accuracy < 0.85:
+        if accuracy < 0.9:
             raise SystemExit("that is too low: the model has not learnt from its data")
         del loader
     print(f"done in {time.monotonic() - start:.1f} s")

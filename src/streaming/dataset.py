@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import context
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -373,6 +373,12 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     def close(self) -> None:
         """Give back every file, map and connection. The dataset cannot be used afterwards."""
         self._closing()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

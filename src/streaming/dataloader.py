@@ -65,10 +65,14 @@ class StreamingDataLoader(DataLoader[Any]):
         return self._counted(batches)
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self._n_batches_yielded += 1  # before the hand-over: who has the batch may ask for the state
-            yield batch
-        self._is_exhausted = True
+        try:
+            for batch in batches:
+                self._n_batches_yielded += 1  # before the hand-over: who has the batch may ask for the state
+                yield batch
+            self._is_exhausted = True
+        finally:
+            if not self.persistent_workers:
+                _stop_workers(batches)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Where this loader stands, see `StreamingDataset.state_dict`; None for another kind of dataset."""
@@ -84,3 +88,13 @@ class StreamingDataLoader(DataLoader[Any]):
         self._begun = None
         self._n_batches_yielded = 0
         self._is_exhausted = False
+
+
+def _stop_workers(batches: Iterator[Any]) -> None:
+    """End a PyTorch iterator's workers now, also after an error, whose traceback keeps the iterator alive in a cycle.
+
+    Else they would live until the garbage collector comes by, perhaps in a forked child, which may not join them.
+    """
+    stop = getattr(batches, "_shutdown_workers", None)  # there since PyTorch 1.0; without it they end with the cycle
+    if stop is not None:
+        stop()

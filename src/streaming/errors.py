@@ -85,7 +85,7 @@ class EncodingNameError(StreamingError, TypeError):
 
 
 class EncodingConfigError(StreamingError, AssertionError, ValueError):
-    """An encoding with a part after the colon that it does not understand (AssertionError, as the predecessor raises)."""
+    """An encoding whose part after the colon makes no sense (AssertionError, as the predecessor raises)."""
 
 
 class EncodingParameterError(StreamingError, AttributeError, KeyError):
@@ -99,7 +99,7 @@ class ValueEncodeError(StreamingError, ValueError):
 
 
 class ValueTypeError(StreamingError, AttributeError, TypeError):
-    """A value of a type that the encoding of its column does not take (AttributeError or TypeError, as the predecessor)."""
+    """A value of a type that the encoding does not take (AttributeError or TypeError, as in the predecessor)."""
 
 
 class ValueRangeError(StreamingError, OverflowError):

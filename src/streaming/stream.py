@@ -70,12 +70,7 @@ class Stream:
             if value < 0:
                 raise OptionError(f"{name} must be 0 or more, got {value}")
             raise NotYetError(f"{name}={value}: weights of streams have no effect in this version; leave it out")
-        if self.download_retry is not None and self.download_retry < 0:
-            raise OptionError(f"download_retry must be 0 or more, got {self.download_retry}")
-        if self.download_timeout is not None and not self.download_timeout > 0:
-            raise OptionError(f"download_timeout must be above 0 seconds, got {self.download_timeout}")
-        if self.validate_hash is True:
-            raise OptionError("validate_hash takes the name of a hash, None or False, not True")
+        _check_fetching(self.download_retry, self.download_timeout, self.validate_hash)
 
     def __repr__(self) -> str:
         said = {name: value for name, value in vars(self).items() if value not in (None, "")}
@@ -91,6 +86,20 @@ class StreamDefaults:
     download_timeout: float = 60.0
     validate_hash: str | bool | None = None
     keep_zip: bool = False
+
+    def __post_init__(self) -> None:
+        _check_fetching(self.download_retry, self.download_timeout, self.validate_hash)
+
+
+def _check_fetching(
+    download_retry: int | None, download_timeout: float | None, validate_hash: str | bool | None
+) -> None:
+    if download_retry is not None and download_retry < 0:
+        raise OptionError(f"download_retry must be 0 or more, got {download_retry}")
+    if download_timeout is not None and not download_timeout > 0:
+        raise OptionError(f"download_timeout must be above 0 seconds, got {download_timeout}")
+    if validate_hash is True:
+        raise OptionError("validate_hash takes the name of a hash, None or False, not True")
 
 
 def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:

@@ -64,11 +64,13 @@ def test_stream_and_resume(
     )
     first = run_ranks(job.then(n_batches=STOP))
     assert global_batches(first, 0) == whole[0][:STOP]
-    rest = run_ranks(job.then(state=first[0].state, n_epochs=2))
-    found = [global_batches(rest, epoch) for epoch in (0, 1)]
-    assert found[0][:-1] == whole[0][STOP:-1]
-    assert found[1][:-1] == whole[1][:-1]
-    assert set(found[0][-1]) >= set(range(N)) - {sample for batch in whole[0][:-1] for sample in batch}
+    n_epochs = 1 if method == "spawn" else 2  # each start of a spawned worker costs seconds
+    rest = run_ranks(job.then(state=first[0].state, n_epochs=n_epochs))
+    found = global_batches(rest, 0)
+    assert found[:-1] == whole[0][STOP:-1]
+    assert set(found[-1]) >= set(range(N)) - {sample for batch in whole[0][:-1] for sample in batch}
+    if n_epochs == 2:
+        assert global_batches(rest, 1)[:-1] == whole[1][:-1]
 
 
 def test_the_quick_start_forks_after_using_the_network(remote: str, s3_server: S3Server, tmp_path: Path) -> None:

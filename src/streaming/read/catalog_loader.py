@@ -98,7 +98,9 @@ def _check(place: Place, index: ShardIndex, *, allow_unsafe_types: bool, allow_e
     for schema in index.schemas:
         try:  # what cannot be decoded is said now, not at the first sample
             layout_of(schema.format).make_decoder(schema, allow_unsafe_types=allow_unsafe_types)
-        except (FormatError, NotYetError, UnsafeTypeError) as error:
+        except UnsafeTypeError as error:
+            raise UnsafeTypeError(f"{place.title} contains an unsafe type: {error}") from error
+        except (FormatError, NotYetError) as error:
             raise type(error)(f"{place.title}: {error}") from error
     wanted_hash(place, index, 0)
     if place.source is not None and index.n_shards <= _MAX_CHECKED_SHARDS:

@@ -1,0 +1,56 @@
+"""`import streaming` is light, and what it names is there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+
+import pytest
+
+import streaming
+
+HEAVY = ("torch", "obstore", "boto3", "PIL", "transformers", "numpy", "zstandard", "brotli", "cramjam", "xxhash")
+
+
+def _loaded_by(code: str) -> set[str]:
+    program = f"{code}\nimport sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    return set(run.stdout.split())
+
+
+def test_import_brings_in_nothing_heavy() -> None:
+    """Neither torch, nor a store's client, nor a codec."""
+    assert not _loaded_by("import streaming") & set(HEAVY)
+
+
+def test_writing_and_worlds_need_no_torch() -> None:
+    """Writer, world and the fetcher's client work where torch is not installed; obstore is the fetcher's alone."""
+    code = "from streaming import MDSWriter, World, Stream; import streaming.fetch.client; World.detect({})"
+    assert not _loaded_by(code) & {"torch", "obstore", "boto3"}
+
+
+def test_datasets_never_import_the_client_of_a_store() -> None:
+    """A rank forks: only the fetcher may hold a native client."""
+    assert not _loaded_by("from streaming import StreamingDataset, StreamingDataLoader, LocalDataset") & {"obstore"}
+
+
+@pytest.mark.parametrize("name", streaming.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    """What `from streaming import *` promises."""
+    assert getattr(streaming, name) is not None
+    assert name in dir(streaming)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """As of any module."""
+    with pytest.raises(AttributeError, match="parrot"):
+        _ = streaming.parrot
+
+
+def test_no_dependency_has_an_upper_bound() -> None:
+    """Caps make resolvers fall back to old releases."""
+    requirements = importlib.metadata.requires("streaming-dataset") or []
+    assert requirements
+    assert not [text for text in requirements if re.search(r"<|==|~=", text.partition(";")[0])]

@@ -11,6 +11,7 @@ import os
 import struct
 from collections import OrderedDict
 from datetime import date, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ def names() -> list[str]:
 
 def expected(name: str) -> dict[str, Any]:
     """What a reader must return for a data set."""
-    return load(name, "expected.json")
+    wanted: dict[str, Any] = load(name, "expected.json")
+    return wanted
 
 
 def load(*path: str) -> Any:
@@ -72,7 +74,7 @@ def read_samples(folder: str) -> list[dict[str, Any]]:
         layout = layout_of(index.schema(shard).format)
         offsets = layout.record_offsets(raw, int(index.samples[shard]), len(raw))
         decode = layout.make_decoder(index.schema(shard), allow_unsafe_types=True)
-        samples += [decode(raw[a:b]) for a, b in zip(offsets[:-1], offsets[1:])]
+        samples += [decode(raw[a:b]) for a, b in pairwise(offsets.tolist())]
     return samples
 
 
@@ -177,7 +179,7 @@ def _check_image(value: Any, form: dict[str, Any], where: str) -> None:
 
 
 def _check_items(value: Any, form: dict[str, Any], where: str) -> None:
-    assert type(value) is {"list": list, "tuple": tuple}[form["t"]], where
+    assert type(value).__name__ == form["t"], where
     assert len(value) == len(form["v"]), where
     for i, (item, item_form) in enumerate(zip(value, form["v"])):
         check_value(item, item_form, f"{where}[{i}]")

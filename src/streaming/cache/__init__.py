@@ -1,0 +1,1 @@
+"""This machine's copy of the data: which files lie there, and how they come and go."""

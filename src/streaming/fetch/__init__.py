@@ -1,0 +1,1 @@
+"""One fetcher a machine: the client that asks, the process that moves bytes."""

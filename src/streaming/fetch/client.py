@@ -1,0 +1,452 @@
+"""Asking the fetcher, from any process and thread.
+
+1. A client is configuration and a job's name; it touches nothing before it is asked for what is not on disk.
+2. A connection belongs to one process and one thread. A forked child drops its copies and connects anew; a pickled
+   client arrives without any.
+3. When the fetcher dies, a request starts another and is sent again, after the lists of this client.
+4. Whatever is interrupted in the middle of an answer loses its connection, so answers never meet the wrong request.
+5. Every wait has a deadline, which counts from the last time that anything moved, and its error says for what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from streaming.errors import DeadlineError, FetchError
+from streaming.fetch import protocol
+from streaming.fetch.launch import launch, may_start
+from streaming.fetch.meeting import Place, PlaceError, connect, log_tail, place_in_root, private_place
+from streaming.fetch.protocol import (
+    PROTOCOL,
+    SLICE_S,
+    VERSION,
+    Announce,
+    Answer,
+    Check,
+    Done,
+    Failed,
+    FileNeed,
+    Hello,
+    ListObjects,
+    Put,
+    ReadObject,
+    Request,
+    StreamConfig,
+    Wait,
+)
+from streaming.storage.local import FolderStore
+from streaming.storage.url import Folder, parse_remote
+
+_DEADLINE_S: Final = 120.0
+_ANSWER_S: Final = 30.0  # beyond its slice, before a fetcher that says nothing counts as stuck
+_CONNECT_S: Final = 30.0
+_RESPECT_START_S: Final = 5.0  # how long another starter is believed to be alive
+_MAX_DEATHS: Final = 5  # of the fetcher, within one request
+
+
+class FetchClient:
+    """One process's way to the fetcher of its cache root. Thread-safe; pickles as configuration."""
+
+    _held: _Connection | None
+
+    def __init__(
+        self,
+        root: str | None,
+        streams: Sequence[StreamConfig],
+        *,
+        job: str | None = None,
+        deadline_s: float = _DEADLINE_S,
+    ) -> None:
+        """Starts nothing and connects to nothing. `root` is where lock, socket and log lie; None: outside any cache."""
+        self._root = None if root is None else os.path.abspath(root)
+        self._streams = tuple(map(_absolute, streams))
+        self._job = os.urandom(8).hex() if job is None else job
+        self._deadline_s = max([deadline_s, *(stream.download_timeout + 30.0 for stream in self._streams)])
+        self._begin()
+
+    @property
+    def job(self) -> str:
+        """What all processes of one job have in common; their lists live as long as one of them is connected."""
+        return self._job
+
+    # --- files of the cache
+
+    def path(self, need: FileNeed) -> str:
+        """Where the file lies, or will."""
+        return os.path.join(self._streams[need.stream].local, need.name)
+
+    def is_present(self, need: FileNeed) -> bool:
+        """Whether the file is on disk, whole; asks nobody."""
+        try:
+            n_bytes = os.stat(self.path(need)).st_size
+        except OSError:
+            return False
+        return need.n_bytes in (-1, n_bytes)
+
+    def announce(self, reader: str, needs: Sequence[FileNeed]) -> None:
+        """Say what `reader` needs next, in order of first use; replaces its last list. Silent if all is on disk."""
+        if reader not in self._lists and all(map(self.is_present, needs)):
+            return
+        request = Announce(reader, tuple(needs))
+        with self._lock:
+            self._lists[reader] = _List(request)
+        self._ask(request, f"{len(needs)} announced files to be noted")
+
+    def wait(self, need: FileNeed, *, timeout_s: float | None = None) -> str:
+        """The path of the file once it is there, whole. Sends nothing if it is.
+
+        Raises what kept the file from coming, or DeadlineError: `timeout_s` seconds from now (None: when nothing has
+        moved for the client's `deadline_s`).
+        """
+        path = self.path(need)
+        n_vanished = 0
+        while not self.is_present(need):
+            if n_vanished > 2:
+                raise FetchError(
+                    f"{path} came {n_vanished} times and was gone or of another size each time; who else writes there?"
+                )
+            stream = self._streams[need.stream]
+            self._ask(Wait(need), f"{need.name} of {stream.remote} to come to {stream.local}", timeout_s=timeout_s)
+            n_vanished += 1
+        return path
+
+    def fetch_all(self, needs: Sequence[FileNeed], *, timeout_s: float | None = None) -> list[str]:
+        """The paths of all these files, fetched several at once."""
+        reader = f"all-{os.urandom(4).hex()}"
+        try:
+            self.announce(reader, needs)
+            return [self.wait(need, timeout_s=timeout_s) for need in needs]
+        finally:
+            with self._lock:
+                announced = self._lists.pop(reader, None)
+            if announced is not None:
+                with contextlib.suppress(FetchError, DeadlineError):
+                    self._ask(Announce(reader, ()), "a list to be dropped")
+
+    # --- objects of a remote
+
+    def put(self, remote: str, path: str, name: str, *, attempts: int = 2) -> None:
+        """Upload the file `path` as `remote/name`; done when the store has it whole."""
+        location = parse_remote(remote)
+        if isinstance(location, Folder):
+            FolderStore(location.path).put(name, path)
+        else:
+            request = Put(_ticket(), str(location), os.path.abspath(path), name, attempts)
+            self._ask(request, f"{path} to be uploaded to {remote}")
+
+    def check(self, remote: str) -> None:
+        """Raise now what would keep every upload to `remote` from succeeding; a missing folder is made."""
+        location = parse_remote(remote)
+        if isinstance(location, Folder):
+            FolderStore(location.path).check_writable()
+        else:
+            self._ask(Check(_ticket(), str(location)), f"{remote} to answer")
+
+    def read_object(self, remote: str, name: str, *, attempts: int = 2, timeout_s: float = 60.0) -> bytes:
+        """The bytes of a small object (up to 1 GiB)."""
+        location = parse_remote(remote)
+        if isinstance(location, Folder):
+            return b"".join(FolderStore(location.path).get(name).chunks)
+        request = ReadObject(_ticket(), str(location), name, attempts, timeout_s)
+        return bytes(self._ask(request, f"{name} of {remote} to be read").payload)
+
+    def list_objects(self, remote: str, *, prefix: str = "") -> list[str]:
+        """The names, relative to `remote`, of all objects below the folder `prefix`, at any depth, sorted."""
+        location = parse_remote(remote)
+        if isinstance(location, Folder):
+            return sorted(facts.name for facts in FolderStore(location.path).list(prefix))
+        names: list[str] = self._ask(ListObjects(_ticket(), str(location), prefix), f"{remote} to be listed").value
+        return names
+
+    def progress(self) -> dict[str, Any]:
+        """What the fetcher is doing, in numbers; starts one if there is none."""
+        value: dict[str, Any] = self._ask(protocol.Progress(), "the fetcher's numbers").value
+        return value
+
+    # --- life
+
+    def hold(self, *, start: bool = True) -> None:
+        """Keep one idle connection until `close`, so that the fetcher and this job's lists outlive the workers.
+
+        To be called again at each beginning: a connection that a fork or the fetcher's death took is made anew. With
+        `start=False` only if a fetcher listens already, for a job that may need none.
+        """
+        if self._held is not None and self._held.is_alive():
+            return
+        self._held = None
+        with contextlib.suppress(_NoneListensError):
+            self._held = self._open(start=start)
+
+    def close(self) -> None:
+        """Drop every connection of this process. A later request connects anew."""
+        with self._lock:
+            connections = list(self._connections)
+            self._held = None
+            self._lists.clear()
+        for connection in connections:
+            connection.close()
+
+    def __enter__(self) -> FetchClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self._root, "streams": self._streams, "job": self._job, "deadline_s": self._deadline_s}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._root, self._streams, self._job = state["root"], state["streams"], state["job"]
+        self._deadline_s = state["deadline_s"]
+        self._begin()
+
+    def _begin(self) -> None:
+        """The part that belongs to one process."""
+        self._lock = threading.Lock()
+        self._mine = threading.local()
+        self._connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._held = None
+        self._lists: dict[str, _List] = {}
+        self._in_root = self._root is not None
+        self.n_sent = 0  # requests, for tests and reports
+        self.n_launched = 0
+        _clients.add(self)
+
+    def _forked(self) -> None:
+        """In a forked child: the parent's connections, lists and locks (which nobody here releases) are not ours."""
+        for connection in list(self._connections):
+            connection.close()
+        n_sent, n_launched = self.n_sent, self.n_launched
+        self._begin()
+        self.n_sent, self.n_launched = n_sent, n_launched
+
+    # --- asking
+
+    def _ask(self, request: Request, what: str, *, timeout_s: float | None = None) -> Done:
+        """The answer to a request, whatever happens to the fetcher meanwhile; what it failed with is raised."""
+        clock = _Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
+        n_deaths = 0
+        while True:
+            try:
+                answer = self._exchange(request, what)
+            except ConnectionError as error:
+                n_deaths += 1
+                if n_deaths >= _MAX_DEATHS:
+                    place = self._place()
+                    raise FetchError(
+                        f"the fetcher was lost {n_deaths} times while waiting for {what}; the end of its log "
+                        f"{place.log}:\n{log_tail(place)}"
+                    ) from error
+                continue
+            if isinstance(answer, Done):
+                return answer
+            if isinstance(answer, Failed):
+                raise answer.error
+            clock.moved(answer.token)
+            if clock.is_over():
+                raise DeadlineError(
+                    f"waited {clock.waited_s():.0f} s for {what}: nothing has moved for {clock.limit_s:.0f} s; "
+                    f"check the store and the network; the fetcher's log is {self._place().log}"
+                    if clock.renewed
+                    else f"waited {clock.waited_s():.0f} s, as long as asked for, for {what}"
+                )
+
+    def _exchange(self, request: Request, what: str) -> Answer:
+        connection = getattr(self._mine, "connection", None)
+        if connection is None or connection.closed:
+            connection = self._mine.connection = self._open(start=True)
+            if self._held is not None and not self._held.is_alive():
+                self.hold()
+        for announced in self._stale_lists(connection.instance):
+            if announced is not request:  # else it goes out right now
+                self._send(connection, announced, "lists to be noted again")
+        answer = self._send(connection, request, what)
+        if isinstance(request, Announce):
+            with self._lock:
+                if (kept := self._lists.get(request.reader)) is not None and kept.request is request:
+                    kept.instance = connection.instance
+        return answer
+
+    def _stale_lists(self, instance: str) -> list[Announce]:
+        """Lists that the fetcher of this life has not been told; to be told once, whichever thread comes first."""
+        if not self._lists:
+            return []
+        with self._lock:
+            stale = [known for known in self._lists.values() if known.instance not in ("", instance)]
+            for known in stale:
+                known.instance = instance
+            return [known.request for known in stale]
+
+    def _send(self, connection: _Connection, request: Request, what: str) -> Answer:
+        self.n_sent += 1
+        try:
+            return connection.exchange(request)
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"the fetcher has not answered for {SLICE_S + _ANSWER_S:.0f} s while waiting for {what}; is it "
+                f"stopped, or the machine out of memory? Its log is {self._place().log}"
+            ) from error
+
+    def _open(self, *, start: bool) -> _Connection:
+        """A connection that has said hello, to a fetcher that is started if there is none."""
+        began, pause_s = time.monotonic(), 0.002
+        while True:
+            place = self._place()
+            try:
+                return self._greet(place)
+            except (FileNotFoundError, ConnectionError, BlockingIOError) as error:
+                if not start:
+                    raise _NoneListensError from error
+                waited_s = time.monotonic() - began
+                if waited_s > _CONNECT_S:
+                    raise DeadlineError(
+                        f"waited {waited_s:.0f} s for the fetcher at {place.socket} to answer; the end of its log:\n"
+                        f"{log_tail(place)}"
+                    ) from error
+            try:
+                with may_start(place, force=waited_s > _RESPECT_START_S) as mine:
+                    if mine:
+                        self.n_launched += 1
+                        launch(place, self._root, os.environ)
+                        continue
+            except PlaceError as error:
+                if not self._in_root:
+                    raise FetchError(
+                        f"the fetcher cannot meet its clients: {error}; set TMPDIR to a local folder"
+                    ) from error
+                self._in_root = False
+                continue
+            time.sleep(pause_s)
+            pause_s = min(0.03, pause_s * 1.5)
+
+    def _greet(self, place: Place) -> _Connection:
+        connection = _Connection(connect(place, timeout_s=SLICE_S + _ANSWER_S))
+        try:
+            answer = connection.exchange(Hello(PROTOCOL, VERSION, self._job, self._streams))
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"the fetcher at {place.socket} accepted a connection and then said nothing for "
+                f"{SLICE_S + _ANSWER_S:.0f} s; is it stopped? Its log is {place.log}"
+            ) from error
+        if not isinstance(answer, Done):
+            raise answer.error if isinstance(answer, Failed) else FetchError("the fetcher did not answer a greeting")
+        theirs = answer.value
+        if theirs["protocol"] != PROTOCOL:
+            raise FetchError(
+                f"the fetcher speaks protocol {theirs['protocol']} (version {theirs['version']}), this process "
+                f"{PROTOCOL} (version {VERSION}): the package was replaced while this job ran; start the job again"
+            )
+        connection.instance = theirs["instance"]
+        with self._lock:
+            self._connections.add(connection)
+        return connection
+
+    def _place(self) -> Place:
+        if self._in_root and self._root is not None:
+            try:
+                return place_in_root(self._root, os.environ)
+            except PlaceError:
+                self._in_root = False
+        return private_place(self._root, os.environ)
+
+
+class _Connection:
+    """One socket to the fetcher, of one thread. Closed at the latest when dropped."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+        self._close = weakref.finalize(self, peer.close)
+        self.instance = ""  # which life of the fetcher this is
+
+    @property
+    def closed(self) -> bool:
+        return not self._close.alive
+
+    def close(self) -> None:
+        self._close()
+
+    def exchange(self, request: Request) -> Answer:
+        """One request, one answer; whatever interrupts it closes the connection."""
+        try:
+            protocol.send_request(self._peer, request)
+            return protocol.receive_answer(self._peer)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+                raise ConnectionAbortedError(str(error)) from error  # closed by another thread
+            raise
+
+    def is_alive(self) -> bool:
+        """Whether the other end is still there, by looking without waiting."""
+        if self.closed:
+            return False
+        look = select.poll()
+        look.register(self._peer, select.POLLIN)
+        return not look.poll(0)  # nothing is due, so what can be read is the end
+
+
+class _List:
+    """What a reader announced, and to which life of the fetcher; "" while it is on its way for the first time."""
+
+    def __init__(self, request: Announce) -> None:
+        self.request = request
+        self.instance = ""
+
+
+class _Deadline:
+    """A limit on waiting, counted from the last change of a token if `renewed`, else from the beginning."""
+
+    def __init__(self, limit_s: float, *, renewed: bool) -> None:
+        self.limit_s, self.renewed = limit_s, renewed
+        self._began = self._moved = time.monotonic()
+        self._token = ""
+
+    def moved(self, token: str) -> None:
+        if self.renewed and token != self._token:
+            self._token, self._moved = token, time.monotonic()
+
+    def is_over(self) -> bool:
+        return time.monotonic() - self._moved > self.limit_s
+
+    def waited_s(self) -> float:
+        return time.monotonic() - self._began
+
+
+class _NoneListensError(Exception):
+    """No fetcher listens, and none was to be started."""
+
+
+def _absolute(stream: StreamConfig) -> StreamConfig:
+    """The configuration in words that mean the same in any working directory; a scheme we cannot read is refused."""
+    return StreamConfig(
+        remote=str(parse_remote(stream.remote)),
+        local=os.path.abspath(stream.local),
+        download_retry=stream.download_retry,
+        download_timeout=stream.download_timeout,
+        keep_zip=stream.keep_zip,
+    )
+
+
+def _ticket() -> str:
+    return os.urandom(8).hex()
+
+
+def _forked_clients() -> Iterator[FetchClient]:
+    yield from list(_clients)
+
+
+def _after_fork() -> None:
+    for client in _forked_clients():
+        client._forked()
+
+
+_clients: weakref.WeakSet[FetchClient] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,132 @@
+"""Starting the fetcher: one starter at a time, one new process, nobody's child."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from streaming.errors import FetchError
+from streaming.fetch.meeting import EXIT_HELD, EXIT_UNUSABLE, PACKAGE_FOLDER, Place, PlaceError, connect, log_tail
+
+_START_S: Final = 30.0
+# Our own packages come before site-packages (where another version may lie) and after the standard library.
+_BOOT: Final = """
+import json, sys
+a = json.loads(sys.argv[1])
+i = next((i for i, p in enumerate(sys.path) if p.endswith(("site-packages", "dist-packages"))), len(sys.path))
+sys.path[i:i] = a["path"]
+from streaming.fetch.process import main
+main(a["root"], a["folder"], a["name"])
+"""
+_KEPT_PYTHON: Final = frozenset({"PYTHONHOME", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"})
+_PACKAGES: Final = ("obstore", "zstandard", "brotli", "cramjam", "xxhash", "boto3", "typing_extensions")
+
+
+@contextlib.contextmanager
+def may_start(place: Place, *, force: bool) -> Iterator[bool]:
+    """Whether this process shall start a fetcher now: true for one process at a time, and only if none listens.
+
+    With `force` also if another process seems to be starting one: a fork can keep a dead starter's lock for ever.
+    PlaceError if this place cannot be locked.
+    """
+    try:
+        file = os.open(place.start, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise PlaceError(f"{place.start}: {error}") from error
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield force
+            return
+        except OSError as error:
+            raise PlaceError(f"{place.start} cannot be locked: {error}") from error
+        try:
+            yield not _listens(place)
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # by hand: frees the copies that forks of other threads made
+    finally:
+        os.close(file)
+
+
+def launch(place: Place, root: str | None, environment: Mapping[str, str]) -> None:
+    """Start a fetcher; on return it listens, or another one holds the lock.
+
+    PlaceError if this place cannot be used, FetchError with the log's last lines if the process fails.
+    """
+    # Secrets are in the environment alone: argv can be read by every user of the machine.
+    argument = json.dumps({"path": _module_folders(), "root": root, "folder": place.folder, "name": place.name})
+    kept = {k: v for k, v in environment.items() if not k.startswith("PYTHON") or k in _KEPT_PYTHON}
+    command = [sys.executable, "-P", "-c", _BOOT, argument]
+    try:
+        log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise PlaceError(f"{place.log}: {error}") from error
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=kept, start_new_session=True
+        )
+    except OSError as error:
+        raise FetchError(
+            f"the fetcher cannot be started: running {sys.executable!r} failed with {error}; remote data needs a "
+            "helper process, so this interpreter must be allowed to run itself"
+        ) from error
+    finally:
+        os.close(log)
+    try:
+        _wait_for_end(process.pid)
+        code = process.wait(_START_S)  # of its first half, which ends when the second listens
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        process.wait()
+        raise FetchError(f"the fetcher did not listen within {_START_S:.0f} s; its log: {log_tail(place)}") from error
+    if code == EXIT_UNUSABLE:
+        raise PlaceError(f"no lock or socket can be made in {place.folder}")
+    if code not in (0, EXIT_HELD):
+        raise FetchError(f"the fetcher did not start (exit {code}); the end of its log {place.log}:\n{log_tail(place)}")
+
+
+def _wait_for_end(pid: int) -> None:
+    """Return as soon as this child ends; `Popen.wait` with a limit looks only every 50 ms."""
+    try:
+        watch = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # an old kernel, or not Linux
+        return
+    try:
+        select.select([watch], [], [], _START_S)
+    except ValueError:  # a descriptor beyond what select can hold
+        return
+    finally:
+        os.close(watch)
+
+
+def _listens(place: Place) -> bool:
+    try:
+        connect(place, timeout_s=1.0).close()
+    except (FileNotFoundError, ConnectionError, BlockingIOError):
+        return False
+    except TimeoutError:  # it is there, with a full backlog
+        return True
+    return True
+
+
+def _module_folders() -> list[str]:
+    """Where the fetcher finds this package and what it needs, whatever this process did to its own search path."""
+    folders = [os.path.dirname(PACKAGE_FOLDER)]
+    for package in _PACKAGES:
+        try:
+            found = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        if found is not None and found.origin is not None:
+            inside = os.path.dirname(found.origin)
+            folders.append(os.path.dirname(inside) if found.submodule_search_locations else inside)
+    return list(dict.fromkeys(os.path.abspath(folder) for folder in folders))

@@ -1,0 +1,285 @@
+"""What a client and the fetcher say to each other.
+
+One request, one answer, each a frame: two lengths, a JSON head, bytes. Every request may be sent again: all truth is on
+disk, and a repeated request joins the work that the first one began. What takes long is answered "pending" after a
+second, with a token that changes as the work moves on, and the client asks again.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, Final
+
+from streaming import errors
+from streaming._version import __version__
+from streaming.errors import FetchError, IndexFormatError, StreamingError
+
+PROTOCOL: Final = 1
+VERSION: Final = __version__
+SLICE_S: Final = 1.0  # how long the fetcher thinks before it answers "pending"
+MAX_OBJECT_BYTES: Final = 1 << 30  # of an object that travels in an answer
+
+_LENGTHS: Final = struct.Struct("<II")
+_MAX_HEAD_BYTES: Final = 1 << 28
+
+
+# --- what is wanted
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """What the fetcher must know of one stream."""
+
+    remote: str  # URL or folder, joined with the split, no slash at the end
+    local: str  # absolute cache folder, joined with the split
+    download_retry: int = 2  # attempts per file as seen on the wire; with 0 or less the first download fails
+    download_timeout: float = 60.0  # seconds without progress
+    keep_zip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileNeed:
+    """One file wanted in the cache, in raw form. Names are relative to the stream's folder."""
+
+    stream: int  # place in the client's list of streams
+    name: str
+    n_bytes: int  # size that the index states, -1 if nobody knows (index.json)
+    zip_name: str | None = None
+    zip_bytes: int = -1
+    compression: str | None = None
+    hash_name: str | None = None  # of the file as transferred: compressed if there is such a form; None: unchecked
+    hash_hex: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if self.zip_name is not None:
+            _check_name(self.zip_name)
+
+
+def _check_name(name: str) -> None:
+    if not name or name[0] == "/" or "\\" in name or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        raise IndexFormatError(f"{name!r} is not a name below the folder of a dataset; the index is damaged or hostile")
+
+
+# --- requests
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First on each connection: who asks, and the streams that later requests mean by number."""
+
+    protocol: int
+    version: str
+    job: str
+    streams: tuple[StreamConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """What this reader needs next, in order of first use; replaces its last list."""
+
+    reader: str
+    needs: tuple[FileNeed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Answered when the file is there, or cannot come."""
+
+    need: FileNeed
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Upload a file of this machine. `ticket` names the errand, so that asking again does not begin it again."""
+
+    ticket: str
+    remote: str
+    path: str
+    name: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Whether the target of a writer is there."""
+
+    ticket: str
+    remote: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadObject:
+    """A small object, answered with its bytes."""
+
+    ticket: str
+    remote: str
+    name: str
+    attempts: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListObjects:
+    """The names of all objects below a folder of the remote, answered sorted."""
+
+    ticket: str
+    remote: str
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the fetcher is doing, in numbers."""
+
+
+Request = Hello | Announce | Wait | Put | Check | ReadObject | ListObjects | Progress
+Errand = Put | Check | ReadObject | ListObjects
+
+
+# --- answers
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It is so; with what was asked for, if anything."""
+
+    value: Any = None  # JSON
+    payload: bytes | bytearray = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Not yet: ask again. The token differs from the last one if anything moved."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An error of our own kinds, to be raised where it was asked."""
+
+    error: StreamingError
+
+
+Answer = Done | Pending | Failed
+
+
+# --- as bytes
+
+_OPERATIONS: Final[dict[str, type[Any]]] = {
+    kind.__name__: kind for kind in (Hello, Announce, Wait, Put, Check, ReadObject, ListObjects, Progress)
+}
+_config_row: Final = attrgetter(*(field.name for field in fields(StreamConfig)))
+_need_row: Final = attrgetter(*(field.name for field in fields(FileNeed)))
+
+
+def send_request(peer: socket.socket, request: Request) -> None:
+    """Send one request."""
+    send_frame(peer, [type(request).__name__, *(_to_json(getattr(request, f.name)) for f in fields(request))])
+
+
+def receive_request(peer: socket.socket) -> Request:
+    """The next request of this peer; FetchError for what is none, ConnectionError if it has gone."""
+    head, _ = receive_frame(peer)
+    try:
+        operation, *values = head
+        if operation == "Announce":
+            reader, rows = values
+            return Announce(reader, tuple(FileNeed(*row) for row in rows))
+        if operation == "Wait":
+            return Wait(FileNeed(*values[0]))
+        if operation == "Hello":  # of any protocol: the first three never change their places
+            protocol, version, job, rows = values[:4]
+            configs = tuple(StreamConfig(*row) for row in rows) if protocol == PROTOCOL else ()
+            return Hello(protocol, version, job, configs)
+        request: Request = _OPERATIONS[operation](*values)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, StreamingError):
+            raise
+        raise FetchError(f"the fetcher does not understand this request: {str(head)[:200]}") from error
+    return request
+
+
+def send_answer(peer: socket.socket, answer: Answer) -> None:
+    """Send one answer."""
+    if isinstance(answer, Done):
+        send_frame(peer, ["done", answer.value], answer.payload)
+    elif isinstance(answer, Pending):
+        send_frame(peer, ["pending", answer.token])
+    else:
+        send_frame(peer, ["failed", type(answer.error).__name__, str(answer.error)])
+
+
+def receive_answer(peer: socket.socket) -> Answer:
+    """The answer to the last request."""
+    head, payload = receive_frame(peer)
+    kind, *values = head
+    if kind == "done":
+        return Done(values[0], payload)
+    if kind == "pending":
+        return Pending(values[0])
+    return Failed(_error(*values))
+
+
+def send_frame(peer: socket.socket, head: object, payload: bytes | bytearray = b"") -> None:
+    """Send one head and its bytes."""
+    encoded = json.dumps(head, separators=(",", ":")).encode()
+    peer.sendall(_LENGTHS.pack(len(encoded), len(payload)) + encoded)
+    if payload:
+        peer.sendall(payload)
+
+
+def receive_frame(peer: socket.socket) -> tuple[list[Any], bytearray]:
+    """One head and its bytes; ConnectionError if the peer has gone or sends no frames."""
+    n_head, n_payload = _LENGTHS.unpack(_exactly(peer, _LENGTHS.size))
+    if n_head > _MAX_HEAD_BYTES or n_payload > MAX_OBJECT_BYTES:
+        raise ConnectionAbortedError("the peer does not speak our protocol")
+    try:
+        head = json.loads(_exactly(peer, n_head))
+    except ValueError as error:
+        raise ConnectionAbortedError("the peer does not speak our protocol") from error
+    return head, _exactly(peer, n_payload)
+
+
+def _exactly(peer: socket.socket, n_bytes: int) -> bytearray:
+    buffer = bytearray(n_bytes)
+    with memoryview(buffer) as view:
+        n_got = 0
+        while n_got < n_bytes:
+            n_new = peer.recv_into(view[n_got:])
+            if not n_new:
+                raise ConnectionResetError("the peer has closed the connection")
+            n_got += n_new
+    return buffer
+
+
+def _to_json(value: object) -> object:
+    if isinstance(value, FileNeed):
+        return _need_row(value)
+    if isinstance(value, StreamConfig):
+        return _config_row(value)
+    if isinstance(value, tuple | list):
+        return [_to_json(item) for item in value]
+    return value
+
+
+def _error(kind_name: str, message: str) -> StreamingError:
+    """The error as it was raised there: same kind, same words."""
+    kind = getattr(errors, kind_name, None)
+    if not (isinstance(kind, type) and issubclass(kind, StreamingError)):
+        return FetchError(message)
+    error: StreamingError = kind.__new__(kind, message)  # not by constructor: some take other arguments
+    error.args = (message,)
+    return error
+
+
+def joined(needs: Sequence[FileNeed]) -> str:
+    """A few of the names, for messages."""
+    shown = ", ".join(need.name for need in needs[:3])
+    return shown + (f" and {len(needs) - 3} more" if len(needs) > 3 else "")

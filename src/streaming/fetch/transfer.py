@@ -1,0 +1,239 @@
+"""Bringing one file from its store to its place in the cache.
+
+The bytes go through once: store → hash → (compressed copy, if it is kept) → decompression → temporary → final name. A
+body that was cut goes on where it stopped, by range and of the same version; that is no new attempt while it brings
+bytes. What does not have the size of the index, or not its hash, is never placed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from streaming.cache.files import Temporaries, Temporary, is_present
+from streaming.errors import (
+    FormatError,
+    ObjectMissingError,
+    StorageError,
+    StoreBusyError,
+    StoreUnreachableError,
+    TransferDamagedError,
+)
+from streaming.fetch.attempts import attempted
+from streaming.fetch.protocol import FileNeed, StreamConfig
+from streaming.formats.compression import decompress_stream
+from streaming.formats.hashing import hasher
+from streaming.storage.local import FolderStore
+from streaming.storage.store import Store
+from streaming.storage.url import Folder, parse_remote
+
+_RESUME_BYTES: Final = 1 << 18  # a connection that brings less before it breaks has failed
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """One file to be in the cache. Equal if it is the same file of the same source, whoever asks and how."""
+
+    remote: str
+    local: str
+    name: str
+    need: FileNeed = field(compare=False)
+    config: StreamConfig = field(compare=False)
+
+    @classmethod
+    def of(cls, need: FileNeed, config: StreamConfig) -> FileTask:
+        """The task that a client's need means."""
+        return cls(config.remote, config.local, need.name, need, config)
+
+    @property
+    def path(self) -> str:
+        """Where the file will lie."""
+        return os.path.join(self.local, self.name)
+
+    def is_done(self) -> bool:
+        """Whether it lies there, whole."""
+        return is_present(self.path, self.need.n_bytes)
+
+
+class Moved:
+    """How far a transfer is: a number that grows, written by its thread and read by others."""
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self.n_attempts = 0
+
+    @property
+    def token(self) -> str:
+        """Differs from any earlier one if anything has moved."""
+        return f"{self.n_attempts}:{self.n_bytes}"
+
+
+def fetch_file(
+    task: FileTask,
+    *,
+    open_store: Callable[[str, float], Store],
+    temporaries: Temporaries,
+    moved: Moved,
+    rng: random.Random,
+) -> None:
+    """Place the file of `task`, from what lies in the cache if that will do, else from its store.
+
+    Raises the kinds of `streaming.errors` that say what the store, the disk or the bytes did.
+    """
+    if task.is_done():
+        return
+    if _is_source(task):
+        raise _absent_in_source(task)
+    need, config = task.need, task.config
+    if need.zip_name is not None and _unpacked_here(task, need.zip_name, temporaries):
+        return
+    what = f"{need.name} of {config.remote}"
+
+    def attempt(_: int) -> None:
+        moved.n_attempts += 1
+        store = open_store(config.remote, config.download_timeout)
+        _receive(task, store, temporaries, moved)
+
+    attempted(what, config.download_retry, attempt, rng=rng)
+
+
+def _receive(task: FileTask, store: Store, temporaries: Temporaries, moved: Moved) -> None:
+    """One attempt over the network."""
+    need, config = task.need, task.config
+    if need.zip_name is None:
+        with temporaries.begin(task.local, need.name, n_bytes=need.n_bytes) as raw:
+            for chunk in _checked(task, _body(task, store, need.name, need.n_bytes, moved)):
+                raw.write(chunk)
+            raw.place()
+        return
+    with contextlib.ExitStack() as stack:
+        chunks = _checked(task, _body(task, store, need.zip_name, need.zip_bytes, moved))
+        if config.keep_zip:
+            kept = stack.enter_context(temporaries.begin(task.local, need.zip_name, n_bytes=need.zip_bytes))
+            chunks = _copied(chunks, kept)
+        else:
+            kept = None
+        _unpack(task, chunks, temporaries)
+        if kept is not None:
+            kept.place()
+
+
+def _unpacked_here(task: FileTask, zip_name: str, temporaries: Temporaries) -> bool:
+    """Make the raw file from a compressed one that lies in the cache (another job's, or the predecessor's)."""
+    if not is_present(os.path.join(task.local, zip_name), task.need.zip_bytes):
+        return False
+    try:
+        _unpack(task, _checked(task, FolderStore(task.local).get(zip_name).chunks), temporaries)
+    except (TransferDamagedError, ObjectMissingError):  # cut, flipped or just deleted: as if it were not there
+        return False
+    return True
+
+
+def _unpack(task: FileTask, chunks: Iterator[bytes | memoryview], temporaries: Temporaries) -> None:
+    need = task.need
+    if need.compression is None:
+        raise StorageError(f"{task.remote}/{need.zip_name}: the index names a compressed file, but no compression")
+    source = _Source(chunks)
+    try:
+        with temporaries.begin(task.local, need.name, n_bytes=need.n_bytes) as raw:
+            for chunk in decompress_stream(need.compression, source, n_bytes=need.n_bytes):
+                raw.write(chunk)
+            for _ in source:  # the hash covers what a decompressor leaves unread
+                pass
+            if need.n_bytes not in (-1, raw.n_bytes):
+                raise TransferDamagedError(
+                    f"{task.remote}/{need.zip_name} decompresses to {raw.n_bytes} bytes; "
+                    f"the index states {need.n_bytes}"
+                )
+            raw.place()
+    except FormatError as error:
+        if source.error is not None:
+            raise source.error from None
+        raise TransferDamagedError(f"{task.remote}/{need.zip_name} does not decompress: {error}") from error
+
+
+class _Source(Iterator[bytes]):
+    """The chunks, and the error with which they broke off: decompressors take any OSError for damage."""
+
+    def __init__(self, chunks: Iterator[bytes | memoryview]) -> None:
+        self._chunks = chunks
+        self.error: StorageError | None = None
+
+    def __next__(self) -> bytes:
+        try:
+            return cast(bytes, next(self._chunks))  # any buffer will do
+        except StorageError as error:
+            self.error = error
+            raise
+
+
+def _body(task: FileTask, store: Store, name: str, n_bytes: int, moved: Moved) -> Iterator[bytes | memoryview]:
+    """The bytes of an object, resumed where a connection broke; as many as the index states, or an error."""
+    shown = f"{task.remote}/{name}"
+    content = store.get(name)
+    facts, n_got, n_resumed_at = content.facts, 0, 0
+    if n_bytes not in (-1, facts.n_bytes):
+        raise TransferDamagedError(
+            f"{shown} has {facts.n_bytes} bytes in the store; the index states {n_bytes}; were shards and index "
+            "written by one run?"
+        )
+    while True:
+        try:
+            for chunk in content.chunks:
+                n_got += len(chunk)
+                moved.n_bytes += len(chunk)
+                yield chunk
+            if n_got < facts.n_bytes:
+                raise TransferDamagedError(f"{shown}: {n_got} bytes came of {facts.n_bytes}: the transfer was cut")
+            break
+        except (StoreBusyError, StoreUnreachableError, TransferDamagedError):
+            if n_got - n_resumed_at < _RESUME_BYTES or n_got >= facts.n_bytes:
+                raise
+        n_resumed_at = n_got
+        content = store.get(name, offset=n_got, version=facts.version)
+    if n_got != facts.n_bytes:
+        raise TransferDamagedError(f"{shown}: {n_got} bytes came; the store promised {facts.n_bytes}")
+
+
+def _checked(task: FileTask, chunks: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes; at their end an error if their hash is not the one of the index."""
+    need = task.need
+    if need.hash_name is None or need.hash_hex is None:
+        yield from chunks
+        return
+    digest = hasher(need.hash_name)
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
+    if digest.hexdigest() != need.hash_hex:
+        raise TransferDamagedError(
+            f"{task.remote}/{need.zip_name or need.name}: {need.hash_name} is {digest.hexdigest()}; the index states "
+            f"{need.hash_hex}: bytes were changed on the way or in the store"
+        )
+
+
+def _copied(chunks: Iterator[bytes | memoryview], copy: Temporary) -> Iterator[bytes | memoryview]:
+    for chunk in chunks:
+        copy.write(chunk)
+        yield chunk
+
+
+def _is_source(task: FileTask) -> bool:
+    """Whether the cache folder is the source itself, which nobody may write."""
+    location = parse_remote(task.remote)
+    return isinstance(location, Folder) and os.path.realpath(location.path) == os.path.realpath(task.local)
+
+
+def _absent_in_source(task: FileTask) -> StorageError:
+    try:
+        n_bytes = os.stat(task.path).st_size
+    except OSError:
+        return ObjectMissingError(f"{task.path} does not exist, and {task.local} is the source itself")
+    return TransferDamagedError(
+        f"{task.path} has {n_bytes} bytes and the index states {task.need.n_bytes}; {task.local} is the source itself, "
+        "so the file must be mended there"
+    )

@@ -1,0 +1,59 @@
+"""`index.json`: bytes to a `ShardIndex`, and shard objects to bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from streaming.errors import IndexFormatError
+from streaming.formats import index_text
+from streaming.formats.index_reading import Reading
+from streaming.formats.schema import Schema
+from streaming.formats.shard_index import VERSION, ShardIndex, file_entry
+
+__all__ = [
+    "INDEX_NAME",
+    "MAX_INDEX_BYTES",
+    "VERSION",
+    "Schema",
+    "ShardIndex",
+    "dump_index",
+    "file_entry",
+    "parse_index",
+]
+
+INDEX_NAME: Final = "index.json"
+MAX_INDEX_BYTES: Final = 1 << 30
+
+
+def dump_index(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """The bytes of an `index.json` with these shard objects: sorted keys, default separators, ASCII, no newline.
+
+    >>> dump_index([])
+    b'{"shards": [], "version": 2}'
+    """
+    return json.dumps({"shards": list(entries), "version": VERSION}, sort_keys=True).encode()
+
+
+def parse_index(data: bytes, *, where: str) -> ShardIndex:
+    """The shards that the bytes of an `index.json` list; `where` names the file in errors.
+
+    Raises IndexFormatError, which names the shard number and the key. Unknown keys are ignored, and so are encodings
+    that do not exist here: a user may register them before reading. 10⁵ shards take under a second.
+    """
+    if len(data) > MAX_INDEX_BYTES:
+        raise IndexFormatError(f"{where} has {len(data)} bytes; an index may have {MAX_INDEX_BYTES} at most")
+    reading = Reading(where)
+    document: Any = {}
+    try:
+        for document in index_text.parts(bytes(data)):
+            reading.add(document)
+    except orjson.JSONDecodeError as error:
+        raise IndexFormatError(f"{where} is not JSON ({error}); it may be cut or no index at all") from error
+    if type(document.get("version")) is not int or document["version"] != VERSION:
+        found = repr(document.get("version", "nothing"))[:40]
+        raise IndexFormatError(f"{where}: key 'version' must be {VERSION}, found {found}")
+    return reading.finished()

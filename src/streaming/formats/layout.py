@@ -1,0 +1,68 @@
+"""Shard layouts by format name.
+
+A layout tells where the samples of a shard lie and makes the function that decodes one. A new format is one entry in
+LAYOUTS and the parsing of its index keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.errors import FormatError, NotYetError
+from streaming.formats import mds
+from streaming.formats.schema import Schema
+
+
+class _RecordOffsets(Protocol):
+    def __call__(self, head: bytes | memoryview, n_samples: int, n_bytes: int, /) -> NDArray[np.uint32]: ...
+
+
+class _HeaderBytes(Protocol):
+    def __call__(self, n_samples: int, /) -> int: ...
+
+
+class _MakeDecoder(Protocol):
+    def __call__(
+        self,
+        schema: Schema,
+        /,
+        *,
+        columns: Collection[str] | None = ...,
+        writable: bool = ...,
+        allow_unsafe_types: bool = ...,
+    ) -> mds.Decoder: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How shards of one format are laid out.
+
+    `offsets_in` says which file begins with the offsets: the data itself, or its `.meta` file. `header_bytes` is how
+    much of that file `record_offsets` needs; the offsets are places in the data file.
+    """
+
+    offsets_in: Literal["data", "meta"]
+    header_bytes: _HeaderBytes
+    record_offsets: _RecordOffsets
+    make_decoder: _MakeDecoder
+
+
+LAYOUTS: Final[dict[str, Layout]] = {
+    "mds": Layout("data", mds.header_bytes, mds.record_offsets, mds.mds_decoder),
+}
+_LATER: Final = frozenset(("json", "xsv", "csv", "tsv"))
+
+
+def layout_of(format_name: str) -> Layout:
+    """The layout of a format. Raises NotYetError for one that is only listed so far, FormatError for an unknown one."""
+    found = LAYOUTS.get(format_name)
+    if found is not None:
+        return found
+    if format_name in _LATER:
+        raise NotYetError(f"shards of the format {format_name!r} are listed but cannot be decoded yet")
+    raise FormatError(f"there is no shard format {format_name!r}; known are {', '.join(sorted(LAYOUTS))}")

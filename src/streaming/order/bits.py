@@ -1,0 +1,80 @@
+"""Where randomness comes from: a counter hash in plain uint64 arithmetic.
+
+The bits of counter `i` under a key are `mix64(key + i × 0x9E3779B97F4A7C15)`, splitmix64 read at random places. So any
+set of counters has its bits at once, in any order, on any platform and with any version of numpy: nothing here may
+change without changing every epoch order.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
+_MULTIPLIER_1: Final = 0xBF58476D1CE4E5B9
+_MULTIPLIER_2: Final = 0x94D049BB133111EB
+_WORD: Final = (1 << 64) - 1
+
+
+class Purpose:
+    """What a key is for: its last part, so that no two uses of a seed share bits. Fixed for ever."""
+
+    DEAL: Final = 1  # in which order shards are dealt to canonical nodes
+    RUN_ORDER: Final = 2  # in which order a canonical node has its runs
+    SHUFFLE: Final = 3  # where each sample lies in its canonical node
+    BIJECTION: Final = 4  # the rounds of `naive`
+    PADDING: Final = 5  # from where an epoch is padded
+    NODE_DEAL: Final = 6  # in which order a node deals its slots to its ranks
+    RANK_ORDER: Final = 7  # in which order a rank has its slots
+
+
+def mix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The splitmix64 finaliser, element by element. Changes `words` in place and returns it."""
+    scratch = np.right_shift(words, np.uint64(30))
+    words ^= scratch
+    words *= np.uint64(_MULTIPLIER_1)
+    np.right_shift(words, np.uint64(27), out=scratch)
+    words ^= scratch
+    words *= np.uint64(_MULTIPLIER_2)
+    np.right_shift(words, np.uint64(31), out=scratch)
+    words ^= scratch
+    return words
+
+
+def derive_key(*parts: int) -> int:
+    """A 64-bit key for one purpose: `mix64` chained over the parts; their number and order count."""
+    key = 0
+    for part in parts:
+        key = _mix64_of_int(((key ^ (part & _WORD)) * GOLDEN_GAMMA + 0x632BE59BD9B4E019) & _WORD)
+    return key
+
+
+def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """64 random bits for every counter. int64 (any shape) -> uint64 (same shape)."""
+    words = counters.astype(np.uint64)
+    words *= np.uint64(GOLDEN_GAMMA)
+    words += np.uint64(key)
+    return mix64(words)
+
+
+def bits_between(key: int, start: int, stop: int) -> NDArray[np.uint64]:
+    """64 random bits for the counters start..stop-1: uint64 (counter,)."""
+    words = np.arange(start, stop, dtype=np.uint64)
+    words *= np.uint64(GOLDEN_GAMMA)
+    words += np.uint64(key)
+    return mix64(words)
+
+
+def chained_bits(words: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Bits for pairs: each word is the key of its counter. uint64, int64 (pair,) -> uint64 (pair,)."""
+    return mix64(words + counters.astype(np.uint64) * np.uint64(GOLDEN_GAMMA))
+
+
+def _mix64_of_int(word: int) -> int:
+    word ^= word >> 30
+    word = word * _MULTIPLIER_1 & _WORD
+    word ^= word >> 27
+    word = word * _MULTIPLIER_2 & _WORD
+    return word ^ (word >> 31)

@@ -1,0 +1,155 @@
+"""Where training stands, and what it was ordered by: a cursor and an order as a small JSON object, and back.
+
+The object is the same on every rank and does not depend on how many there are. Loading takes effect or raises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.errors import StateError
+from streaming.order.epoch import EpochOrder
+
+STATE_VERSION: Final = 1
+_ACCEPT: Final = "accept_other_order=True"
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where training stands: this epoch, with this many samples of it spent. Epoch -1: before the first.
+
+    Raises StateError where that is impossible.
+    """
+
+    epoch: int
+    consumed: int
+
+    def __post_init__(self) -> None:
+        if self.epoch < -1:
+            raise StateError(f"epoch must be -1 or more, got {self.epoch}")
+        if self.consumed < 0:
+            raise StateError(f"sample_in_epoch must be 0 or more, got {self.consumed}")
+        if self.epoch == -1 and self.consumed:
+            raise StateError(f"before the first epoch no sample can be spent, got sample_in_epoch={self.consumed}")
+
+    def after(self, n_samples: int) -> Cursor:
+        """The cursor when `n_samples` more are spent."""
+        return replace(self, consumed=self.consumed + n_samples)
+
+    def normalised(self, n_samples: int) -> Cursor:
+        """The place where reading goes on, in epochs of `n_samples`: an epoch that is spent gives way to the next.
+
+        >>> Cursor(3, 100).normalised(100), Cursor(-1, 0).normalised(100)
+        (Cursor(epoch=4, consumed=0), Cursor(epoch=0, consumed=0))
+        """
+        if self.epoch < 0 or (self.consumed and self.consumed >= n_samples):
+            return Cursor(self.epoch + 1, 0)
+        return self
+
+
+def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int) -> dict[str, Any]:
+    """The state of training at `cursor`, in an order of any epoch: JSON, under 1 KiB, equal on all ranks."""
+    return {
+        "epoch": cursor.epoch,
+        "sample_in_epoch": cursor.consumed,
+        "num_canonical_nodes": order.n_canonical_nodes,
+        "shuffle_seed": order.spec.seed,
+        "initial_physical_nodes": initial_physical_nodes,
+        "version": STATE_VERSION,
+        "fingerprint": fingerprint(order),
+    }
+
+
+def load_state(state: object, order: EpochOrder, *, accept_other_order: bool = False) -> Cursor:
+    """The cursor of a saved state, for training that goes on with an order like `order`, of any epoch.
+
+    Saving it again gives the same state; where reading goes on, `Cursor.normalised` says. Raises StateError if the
+    state is malformed, or belongs to another order: the message names every difference. A predecessor's state has no
+    version; its order is another one, so it loads between epochs only. With `accept_other_order` the cursor is taken
+    although the order is another: samples may then be missed or seen twice in this epoch.
+    """
+    if not isinstance(state, Mapping):
+        raise StateError(f"a state must be a dict, as state_dict() returns it, got {type(state).__name__}")
+    cursor = Cursor(_whole(state, "epoch"), _whole(state, "sample_in_epoch"))
+    saved: dict[str, object] = {
+        "num_canonical_nodes": _whole(state, "num_canonical_nodes"),
+        "shuffle_seed": _whole(state, "shuffle_seed"),
+    }
+    if state.get("initial_physical_nodes") is not None:
+        _whole(state, "initial_physical_nodes")
+    present: dict[str, object] = {"shuffle_seed": order.spec.seed}
+    if "version" in state:
+        version = _whole(state, "version")
+        if version != STATE_VERSION:
+            raise StateError(
+                f"the state has version {version}, this library reads version {STATE_VERSION}; "
+                "load it with the library version that saved it"
+            )
+        if not isinstance(state.get("fingerprint"), Mapping):
+            raise StateError("the state has no fingerprint; it is damaged or not from state_dict()")
+        saved |= state["fingerprint"]
+        present["num_canonical_nodes"] = order.n_canonical_nodes
+        present |= fingerprint(order)
+    elif not accept_other_order and 0 < cursor.consumed < order.n_samples:
+        raise StateError(
+            f"the state is from mosaicml-streaming, in the middle of epoch {cursor.epoch} (sample_in_epoch="
+            f"{cursor.consumed} of {order.n_samples}), and this library orders samples in another way; load a state "
+            f"saved between epochs, or pass {_ACCEPT} to go on from that count in the new order"
+        )
+    if not accept_other_order:
+        _check_equal(saved, present)
+    return cursor
+
+
+def fingerprint(order: EpochOrder) -> dict[str, int | str | None]:
+    """What an order depends on besides seed and canonical nodes: data, weights and settings, as numbers and digests.
+
+    Not the batch size and not the world: those may change. Settings without effect are None.
+    """
+    spec = order.spec
+    return {
+        "samples": order.n_samples,
+        "streams": order.catalog.n_streams,
+        "shards": order.catalog.n_shards,
+        "shard_sizes": _digest(order.catalog.shard_sizes),
+        "shards_per_stream": _digest(order.catalog.shards_per_stream),
+        "weights": _digest(order.draws),
+        "shuffle_algo": order.effective_algorithm,
+        "shuffle_block_size": order.shuffle_block_size if order.uses_block else None,
+        "batching_method": spec.batching_method,
+        "sampling_method": spec.sampling_method,
+        "sampling_granularity": spec.sampling_granularity,
+    }
+
+
+def _check_equal(saved: Mapping[str, object], present: Mapping[str, object]) -> None:
+    differences = [
+        f"{name}: saved {saved.get(name, 'nothing')!r}, now {value!r}"
+        for name, value in present.items()
+        if name not in saved or saved[name] != value
+    ]
+    if differences:
+        raise StateError(
+            "the state belongs to another order of samples and cannot continue here: "
+            + "; ".join(differences)
+            + f". Restore these, or pass {_ACCEPT} to go on from the same count in the present order"
+        )
+
+
+def _whole(state: Mapping[Any, Any], name: str) -> int:
+    if name not in state:
+        raise StateError(f"the state has no {name!r}; it is damaged or not from state_dict()")
+    value = state[name]
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise StateError(f"{name!r} of a state must be a whole number, got {value!r}")
+    return int(value)
+
+
+def _digest(values: NDArray[np.int64]) -> str:
+    return hashlib.sha256(values.astype("<i8").tobytes()).hexdigest()[:16]

@@ -1,0 +1,91 @@
+"""Several sequences merged evenly by their lengths, as a function of position.
+
+The two lightest sequences are joined, again and again; a join of n = a + b samples gives its left side
+`floor(qa/n + 1/2)` of its first q. So every prefix holds each sequence's share to within 2 samples, and a position is
+found by walking down in exact integer steps.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.errors import OptionError
+
+MOST_SAMPLES: Final = 1 << 42
+_LOW_BITS: Final = 21
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """`n` samples, of which `n_left` come from the left side; a side is a join or the number of a sequence."""
+
+    n: int
+    n_left: int
+    left: _Join | int
+    right: _Join | int
+
+
+class EvenMerge:
+    """The merge of sequences with these lengths. Raises OptionError from 2⁴² samples in all."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self._n_sequences = len(lengths)
+        if sum(lengths) >= MOST_SAMPLES:
+            raise OptionError(f"an epoch that merges streams must be shorter than 2**42 samples, got {sum(lengths)}")
+        # Ties go by number; joins are numbered after the sequences, so a tree never depends on the heap.
+        heap: list[tuple[int, int, _Join | int]] = [(n, number, number) for number, n in enumerate(lengths) if n]
+        heapq.heapify(heap)
+        number = len(lengths)
+        while len(heap) > 1:
+            n_light, _, light = heapq.heappop(heap)
+            n_heavy, _, heavy = heapq.heappop(heap)
+            heapq.heappush(heap, (n_light + n_heavy, number, _Join(n_light + n_heavy, n_heavy, heavy, light)))
+            number += 1
+        self._root: _Join | int = heap[0][2] if heap else 0
+
+    def find(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which sequence each position comes from, and the index there. int64 (position,) -> two of the same."""
+        sequences = np.zeros(len(positions), np.int64)
+        indices = np.zeros(len(positions), np.int64)
+        todo: list[tuple[_Join | int, NDArray[np.int64] | slice, NDArray[np.int64]]] = [
+            (self._root, np.arange(len(positions)), positions)
+        ]
+        while todo:
+            node, at, rank = todo.pop()
+            if isinstance(node, int):
+                sequences[at], indices[at] = node, rank
+                continue
+            before = _left_share(rank, node.n_left, node.n)
+            is_left = _left_share(rank + 1, node.n_left, node.n) > before
+            at = np.asarray(at)
+            todo.append((node.left, at[is_left], before[is_left]))
+            todo.append((node.right, at[~is_left], (rank - before)[~is_left]))
+        return sequences, indices
+
+    def counts(self, position: int) -> list[int]:
+        """How many of the first `position` samples come from each sequence."""
+        counts = [0] * self._n_sequences
+        todo: list[tuple[_Join | int, int]] = [(self._root, position)]
+        while todo:
+            node, n_first = todo.pop()
+            if isinstance(node, int):
+                if counts:
+                    counts[node] = n_first
+                continue
+            n_left = (2 * n_first * node.n_left + node.n) // (2 * node.n)
+            todo += [(node.left, n_left), (node.right, n_first - n_left)]
+        return counts
+
+
+def _left_share(ranks: NDArray[np.int64], n_left: int, n: int) -> NDArray[np.int64]:
+    """floor(q × n_left / n + 1/2) for every q, exactly, in two digits: q × n_left may need 84 bits."""
+    words = ranks.astype(np.uint64)
+    high, rest = np.divmod((words >> np.uint64(_LOW_BITS)) * np.uint64(n_left), np.uint64(n))
+    low = (rest << np.uint64(_LOW_BITS)) + (words & np.uint64((1 << _LOW_BITS) - 1)) * np.uint64(n_left)
+    quotient, rest = np.divmod(low, np.uint64(n))
+    return ((high << np.uint64(_LOW_BITS)) + quotient + (2 * rest >= np.uint64(n))).astype(np.int64)

@@ -1,0 +1,172 @@
+"""The ring on which `py1e` and `py1s` shuffle a canonical node.
+
+A run at places o .. o+z-1 of a canonical node with n places spreads over `span = min(z + block, n)` places centred on
+itself: the sample at place x has the key `o + (z - span)/2 + U_x × span`, modulo n, and the order is the sort by
+(key, place). Keys are integers with 20 fractional bits; U_x is 32 random bits. A sample whose key crosses the seam of
+the ring counts with the place that it has on the other side, x - n or x + n, which matters for equal keys only and
+keeps the places of a window near each other.
+
+Both ends of the spans grow with the runs. So the samples of the runs before i are wholly below those of the runs from
+j on when the end of span i - 1 is at most the start of span j: that is what windows are cut by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.order.bits import bits_between
+from streaming.order.shuffle.protocol import RunUses
+from streaming.order.shuffle.window import NO_SAMPLES, Load, Samples, step
+
+FRACTION_BITS: Final = 20
+_NEVER: Final = (1 << 63) - 1
+_SMALLEST_STEP: Final = 4096
+_BLOCK: Final = 1 << 14
+
+
+class Ring:
+    """One canonical node's order. `n_rows`: rows of each run in run order, int64 (run,), none of them 0."""
+
+    def __init__(self, n_rows: NDArray[np.int64], block: int, key: int) -> None:
+        self._key = key
+        self._n_rows = n_rows
+        self._offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_rows)])
+        self._n = int(self._offsets[-1])
+        self._top = self._n << FRACTION_BITS
+        self._span = np.minimum(n_rows + min(block, self._n), self._n)
+        middle_twice = self._offsets[:-1] + self._offsets[1:]
+        self._start = (middle_twice - self._span) << (FRACTION_BITS - 1)
+        self._end = (middle_twice + self._span) << (FRACTION_BITS - 1)
+        self._widest = int(self._span.max(initial=0))
+        self._largest_step = max(_SMALLEST_STEP, 2 * (self._widest - int(n_rows.max(initial=0))))
+        # Runs before `head` start below the seam, runs from `tail` on end beyond it.
+        self._head = int(np.searchsorted(self._start, 0, "left"))
+        self._tail = int(np.searchsorted(self._end, self._top, "right"))
+        self._cross_seam()
+
+    @property
+    def n_places(self) -> int:
+        """See LaneShuffle."""
+        return self._n
+
+    @property
+    def reach(self) -> int:
+        """See LaneShuffle: a jump evaluates about two windows."""
+        return 2 * self._widest + _SMALLEST_STEP
+
+    def walk(self, rank: int) -> Iterator[NDArray[np.int64]]:
+        """See LaneShuffle. What no later run can precede is handed out; the rest waits for the next step."""
+        run, waiting, n_unseen = self._entry(rank)
+        late_comes = len(self._late) > 0
+        step_rows = max(_SMALLEST_STEP, self._largest_step // 4)
+        while run < len(self._n_rows) or len(waiting) or late_comes:
+            stop = int(np.searchsorted(self._offsets, self._offsets[run] + step_rows, "left"))
+            stop = min(max(stop, run + 1), len(self._n_rows))
+            add_late = late_comes and bool(self._lowest[stop] == self._late_lowest)
+            late_comes = late_comes and not add_late
+            limit = int(self._lowest[stop] if late_comes else self._start_or_never[stop])
+            done = step(waiting, self._load(run, stop, add_late), limit, n_unseen)
+            run, waiting, n_unseen = stop, done.waiting, done.n_unseen
+            step_rows = min(2 * step_rows, self._largest_step)
+            if len(done.places):
+                yield self._on_lane(done.places)
+
+    def uses(self) -> RunUses:
+        """See LaneShuffle."""
+        runs = np.arange(len(self._n_rows))
+        low, high = np.maximum(self._start, 0), np.minimum(self._end, self._top)
+        front = np.unique(self._run_at(self._front.places + self._n))
+        late = np.unique(self._run_at(self._late.places - self._n))
+        run = np.concatenate([runs, front, late])
+        low = np.concatenate([low, np.zeros(len(front), np.int64), self._start[late] + self._top])
+        high = np.concatenate([high, self._end[front] - self._top, np.full(len(late), self._top)])
+        # Runs that start at or above `high` have nothing below it, nor has what is late if it begins there.
+        end = self._count_before[np.searchsorted(self._lowest[:-1], high, "left")]
+        end = np.where(high > self._late_lowest, self._n, end)
+        return RunUses(run, low >> FRACTION_BITS, (high >> FRACTION_BITS) + 1, end)
+
+    def _cross_seam(self) -> None:
+        """Finds, once, the samples whose keys cross the seam, and counts without them."""
+        head_stop, tail_start = int(self._offsets[self._head]), int(self._offsets[self._tail])
+        keys = self._raw_keys(0, head_stop)
+        late = np.flatnonzero(keys < 0)
+        self._late = Samples(keys[late] + self._top, late + self._n)
+        keys = self._raw_keys(tail_start, self._n)
+        front = np.flatnonzero(keys >= self._top)
+        self._front = Samples(keys[front] - self._top, front + tail_start - self._n)
+        crossed = np.searchsorted(self._late.places, self._offsets + self._n, "left")
+        crossed += np.searchsorted(self._front.places, self._offsets - self._n, "left")
+        self._count_before = self._offsets - crossed + len(self._front)
+        """How many samples the front and the runs before i hold, int64 (run + 1,)."""
+        self._late_lowest = int(self._late.keys.min(initial=_NEVER))
+        self._start_or_never = np.append(np.maximum(self._start, 0), _NEVER)
+        self._lowest = np.minimum(self._start_or_never, self._late_lowest)
+        """The lowest key from run i on, what is late included, int64 (run + 1,)."""
+        front_end = int(self._front.keys.max(initial=-1)) + 1
+        self._highest = np.maximum(np.append(np.int64(0), np.minimum(self._end, self._top)), front_end)
+        """Above all keys of the front and the runs before i, int64 (run + 1,)."""
+
+    def _entry(self, rank: int) -> tuple[int, Samples, int]:
+        """Where to begin for `rank`: the first run, what waits already, and how many samples to pass over.
+
+        Let B be the last run with at most `rank` samples before it. Fewer are below its lowest key, so the sample at
+        `rank` is not below it. Runs that end at or below that key come before `rank` with all their samples and need
+        no evaluation. (The samples passed over are not in their true order, which nobody sees.)
+        """
+        boundary = int(np.searchsorted(self._count_before, rank, "right")) - 1
+        run = int(np.searchsorted(self._highest, self._lowest[boundary], "right")) - 1 if boundary >= 0 else -1
+        run = min(run, boundary)
+        if run < 0:
+            return 0, self._front, rank
+        return run, NO_SAMPLES, rank - int(self._count_before[run])
+
+    def _load(self, first_run: int, stop_run: int, with_late: bool) -> Load:
+        """The samples of these runs, without those that cross the seam, and perhaps what is late."""
+        first, stop = int(self._offsets[first_run]), int(self._offsets[stop_run])
+        keys = int(self._start_or_never[first_run]), int(self._highest[stop_run])
+        if not with_late:
+            return Load(self._blocks(first_run, stop_run), stop - first, keys, (first, stop))
+        blocks = [*self._blocks(first_run, stop_run), self._late]
+        keys = min(keys[0], self._late_lowest), self._top
+        return Load(blocks, stop - first + len(self._late), keys, (first, int(self._late.places.max()) + 1))
+
+    def _blocks(self, first_run: int, stop_run: int) -> Iterator[Samples]:
+        """The samples of these runs that do not cross the seam, in blocks that the processor's cache holds."""
+        crosses = first_run < self._head or stop_run > self._tail
+        stop = int(self._offsets[stop_run])
+        for first in range(int(self._offsets[first_run]), stop, _BLOCK):
+            keys, places = self._raw_keys(first, min(first + _BLOCK, stop)), np.arange(first, min(first + _BLOCK, stop))
+            if crosses:
+                inside = (keys >= 0) & (keys < self._top)
+                keys, places = keys[inside], places[inside]
+            yield Samples(keys, places)
+
+    def _raw_keys(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Keys of the samples at places first..stop-1 before they are taken modulo n, int64 (place,)."""
+        words = bits_between(self._key, first, stop)
+        words >>= np.uint64(32)
+        first_run = int(np.searchsorted(self._offsets, first, "right")) - 1
+        stop_run = int(np.searchsorted(self._offsets, stop, "left"))
+        runs = slice(first_run, stop_run)
+        begins = np.maximum(self._offsets[runs], first)
+        counts = np.minimum(self._offsets[first_run + 1 : stop_run + 1], stop) - begins
+        words *= np.repeat(self._span[runs].view(np.uint64), counts)
+        words >>= np.uint64(32 - FRACTION_BITS)
+        keys = words.view(np.int64)
+        keys += np.repeat(self._start[runs], counts)
+        return keys
+
+    def _run_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self._offsets, places, "right") - 1
+
+    def _on_lane(self, ring_places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Places of the canonical node from ring places; in place."""
+        if ring_places.min() < 0:
+            ring_places[ring_places < 0] += self._n
+        if ring_places.max() >= self._n:
+            ring_places[ring_places >= self._n] -= self._n
+        return ring_places

@@ -1,0 +1,39 @@
+"""Which shuffles there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.order.grid import LaneGrid
+from streaming.order.shuffle import naive, plain, py1e, py1s
+from streaming.order.shuffle.protocol import LaneShuffle, PointShuffle
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A shuffle in closed form, made for a whole epoch from its grid and a key."""
+
+    make: Callable[[LaneGrid, int], PointShuffle]
+    uses_block: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lanewise:
+    """A shuffle made for each canonical node from its run lengths, the block and a key."""
+
+    make: Callable[[NDArray[np.int64], int, int], LaneShuffle]
+    uses_block: bool
+
+
+STORED: Final = Pointwise(plain.Plain)
+SHUFFLES: Final[dict[str, Pointwise | Lanewise]] = {
+    "naive": Pointwise(naive.Naive),
+    "py1s": Lanewise(py1s.lane, uses_block=False),
+    "py1e": Lanewise(py1e.lane, uses_block=True),
+}
+LATER_SHUFFLES: Final = ("py2s", "py1b", "py1br")

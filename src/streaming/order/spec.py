@@ -1,0 +1,69 @@
+"""The settings that decide the order. A spec that exists is valid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from streaming.errors import NotYetError, OptionError
+from streaming.order.batching.table import BATCHINGS, LATER_BATCHINGS
+from streaming.order.shuffle.table import LATER_SHUFFLES, SHUFFLES
+
+MOST_CANONICAL_NODES: Final = 1 << 20
+_SAMPLINGS: Final = ("balanced",)
+_LATER_SAMPLINGS: Final = ("fixed",)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSpec:
+    """How an epoch is ordered; with a catalog and an epoch number it is the whole order.
+
+    `None` for `num_canonical_nodes` and `shuffle_block_size` means the default, which depends on the data alone.
+    Raises OptionError for a value that no version knows, NotYetError for one that only later versions have.
+    """
+
+    seed: int = 9176
+    shuffle: bool = False
+    shuffle_algo: str = "py1e"
+    num_canonical_nodes: int | None = None
+    shuffle_block_size: int | None = None
+    batching_method: str = "random"
+    sampling_method: str = "balanced"
+    sampling_granularity: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shuffle, bool | np.bool_):
+            raise OptionError(f"shuffle must be True or False, got {self.shuffle!r}")
+        object.__setattr__(self, "shuffle", bool(self.shuffle))
+        self._keep_whole("seed", "shuffle_seed", at_least=0, below=1 << 63)
+        if self.num_canonical_nodes is not None:
+            self._keep_whole("num_canonical_nodes", at_least=1, below=MOST_CANONICAL_NODES + 1)
+        if self.shuffle_block_size is not None:
+            self._keep_whole("shuffle_block_size", at_least=1, below=1 << 62)
+        self._keep_whole("sampling_granularity", at_least=1, below=1 << 62)
+        _check_name("shuffle_algo", self.shuffle_algo, tuple(SHUFFLES), LATER_SHUFFLES)
+        _check_name("batching_method", self.batching_method, tuple(BATCHINGS), LATER_BATCHINGS)
+        _check_name("sampling_method", self.sampling_method, _SAMPLINGS, _LATER_SAMPLINGS)
+        if self.sampling_granularity != 1:
+            raise NotYetError(f"sampling_granularity={self.sampling_granularity} is not available yet; use 1")
+
+    def _keep_whole(self, field: str, setting: str | None = None, *, at_least: int, below: int) -> None:
+        """Checks a whole number and keeps it as a plain int, so that specs compare and serialise alike."""
+        value = getattr(self, field)
+        setting = setting or field
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise OptionError(f"{setting} must be a whole number, got {value!r}")
+        if not at_least <= value < below:
+            raise OptionError(f"{setting} must be {at_least} or more and below {below}, got {value}")
+        object.__setattr__(self, field, int(value))
+
+
+def _check_name(setting: str, name: str, known: tuple[str, ...], later: tuple[str, ...]) -> None:
+    if name in known:
+        return
+    listed = ", ".join(repr(choice) for choice in known)
+    if name in later:
+        raise NotYetError(f"{setting}={name!r} is not available yet; available now: {listed}")
+    raise OptionError(f"{setting} must be one of {', '.join(repr(n) for n in (*known, *later))}; got {name!r}")

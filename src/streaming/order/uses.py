@@ -1,0 +1,99 @@
+"""Which shards a node will need, in order of first use: what read-ahead works from, without evaluating the order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.order.epoch import EpochOrder
+from streaming.order.lanes import ShardUses
+from streaming.order.topology import Topology
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LanesFrom:
+    """Canonical nodes that are read, int64 (lane,), and the position from which on they are."""
+
+    lanes: NDArray[np.int64]
+    position: int
+
+
+def first_uses(order: EpochOrder, topology: Topology, node: int, position: int, limit: int) -> NDArray[np.int64]:
+    """Shards that `node` may need at or after `position`, in order of first use, each once: int64 (≤ limit,).
+
+    For any batch size; `EpochPlan.first_uses` knows the batch size and lists only what is really read. Here the shards
+    of the node's own canonical nodes come first. Those of the others follow, as batches that are not a multiple of
+    the number of canonical nodes are cut elsewhere.
+    """
+    n_lanes = order.n_canonical_nodes
+    first = n_lanes * node // topology.n_nodes
+    own = np.arange(first, -(-n_lanes * (node + 1) // topology.n_nodes))
+    shards = uses_of_node(order, [LanesFrom(own, position)], limit)
+    if len(shards) < limit and len(own) < n_lanes:
+        others = uses_of_node(
+            order, [LanesFrom(np.setdiff1d(np.arange(n_lanes), own), position)], order.catalog.n_shards
+        )
+        shards = np.concatenate([shards, others[~np.isin(others, shards)]])
+    return shards[:limit]
+
+
+def uses_of_node(order: EpochOrder, reads: list[LanesFrom], limit: int) -> NDArray[np.int64]:
+    """Shards that these canonical nodes need from these positions on, in order of first use: int64 (≤ limit,)."""
+    sure: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    spent: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    for read in reads:
+        if read.position >= order.n_samples or not len(read.lanes):
+            continue
+        begins = order.merge.counts(read.position) if order.merge else [read.position]
+        for number, (part, begin) in enumerate(zip(order.parts, begins)):
+            if begin >= part.n_samples:
+                continue
+            uses, first = _sorted_uses(order, number, read.lanes)
+            bounds = np.zeros(order.n_canonical_nodes, np.int64)
+            bounds[read.lanes] = part.grid.first_ranks(read.lanes, begin)
+            bound = bounds[uses.lane]
+            needed = uses.end > bound
+            # Beyond its likely end, by more than chance explains, a run is almost surely done with: those come last.
+            done = needed & (uses.likely_end + order.shuffle_block_size // 8 < bound)
+            needed &= ~done
+            sure.append((first[needed], uses.shard[needed]))
+            spent.append((first[done], uses.shard[done]))
+    shards = np.concatenate([np.zeros(0, np.int64), *(_merged(pieces) for pieces in (sure, spent) if pieces)])
+    return _distinct(shards, limit)
+
+
+def _sorted_uses(order: EpochOrder, part_number: int, lanes: NDArray[np.int64]) -> tuple[ShardUses, NDArray[np.int64]]:
+    """The uses of these canonical nodes by first use, and the positions of those; kept on the order."""
+    key = (part_number, lanes.tobytes())
+    kept = order.uses_by_lanes.get(key)
+    if kept is None:
+        part = order.parts[part_number]
+        uses = part.uses(lanes)
+        # The position of a rank, on the scale of the whole epoch. Only the order counts, so floats will do: they are
+        # exact to 2**53, and equal inputs are equal everywhere.
+        scale = order.n_canonical_nodes * (order.n_samples / max(1, part.n_samples))
+        first = (uses.first * scale).astype(np.int64)
+        ascending = np.argsort(first, kind="stable")
+        columns = (uses.shard, uses.lane, uses.first, uses.likely_end, uses.end)
+        kept = ShardUses(*(column[ascending] for column in columns)), first[ascending]
+        order.uses_by_lanes[key] = kept  # made twice by two threads, it is the same
+    return kept
+
+
+def _merged(pieces: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> NDArray[np.int64]:
+    """The shards of several pieces by first use."""
+    if len(pieces) == 1:
+        return pieces[0][1]
+    first = np.concatenate([piece[0] for piece in pieces])
+    return np.concatenate([piece[1] for piece in pieces])[np.argsort(first, kind="stable")]
+
+
+def _distinct(shards: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """The first `limit` different shards, in their order."""
+    for head in (shards[: 4 * limit], shards):
+        distinct = head[np.sort(np.unique(head, return_index=True)[1])]
+        if len(distinct) >= limit or len(head) == len(shards):
+            return distinct[:limit]
+    return shards[:0]

@@ -1,0 +1,1 @@
+"""The edge to the network: URL → store."""

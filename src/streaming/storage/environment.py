@@ -1,0 +1,51 @@
+"""Which environment variables a store reads.
+
+They are part of a fetcher's identity: two jobs whose answers here differ never share one (design: fetcher). A store
+that starts to read another variable adds it here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_PREFIXES: Final = (
+    "ALIBABA_",
+    "ALIPAN_",
+    "AWS_",
+    "AZURE_",
+    "CLOUDSDK_",
+    "COMPOSER_SFTP_",
+    "DATABRICKS_",
+    "GCE_",
+    "GCS_",
+    "GOOGLE_",
+    "HF_",
+    "HUGGINGFACE_",
+    "MOSAICML_STREAMING_",
+    "OCI_",
+    "OSS_",
+    "S3_",
+    "SSL_CERT_",
+)
+_NAMES: Final = frozenset(
+    {
+        "ALL_PROXY",
+        "CURL_CA_BUNDLE",
+        "HOME",  # profiles, cached tokens, known hosts
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "NO_PROXY",
+        "REQUESTS_CA_BUNDLE",
+        "XDG_CONFIG_HOME",
+    }
+)
+
+
+def variables_of_stores(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The variables that may change which store answers, or as whom we ask; sorted by name."""
+    return sorted(
+        (name, value)
+        for name, value in environment.items()
+        if (upper := name.upper()) in _NAMES or upper.startswith(_PREFIXES)  # proxies are read in lower case too
+    )

@@ -1,0 +1,1 @@
+"""What tests need: real servers, fakes and suites that anyone's own parts can run."""

@@ -1,0 +1,1 @@
+"""Writing datasets: samples to shards, shards to their place, and the index at last."""

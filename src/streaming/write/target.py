@@ -1,0 +1,85 @@
+"""What a writer's `out` means, and the folder in which it works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from streaming.errors import DirectoryNotEmptyError, OptionError
+from streaming.write.uploader import scheme_of
+
+Out: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`local` is where files are made, None for a temporary folder; `remote` where they go, None for nowhere else."""
+
+    local: str | None
+    remote: str | None
+
+
+def parse_out(out: Out) -> Target:
+    """Understand `out`: a folder, a URL, or a pair (folder, URL or folder). `~` is the home folder everywhere.
+
+    Raises OptionError.
+    """
+    if isinstance(out, tuple | list):
+        if len(out) != 2:
+            raise OptionError(f"out must be a path, a URL or a pair (local, remote), got {len(out)} items")
+        local, remote = _text(out[0]), _text(out[1])
+        if scheme_of(local) is not None:
+            raise OptionError(f"the first of the pair out=(local, remote) must be a folder, got {local!r}")
+        local = os.path.expanduser(local)
+        if scheme_of(remote) is not None:
+            return Target(local, remote)
+        remote = os.path.expanduser(remote)
+        same = os.path.realpath(local) == os.path.realpath(remote)
+        return Target(local, None if same else remote)
+    place = _text(out)
+    if scheme_of(place) is not None:
+        return Target(None, place)
+    return Target(os.path.expanduser(place), None)
+
+
+def make_folder(local: str | None, *, exist_ok: bool) -> str:
+    """An empty folder to write into: `local`, made if missing, or a new temporary one.
+
+    With `exist_ok` whatever is in `local` is deleted. Links in it are removed, not followed; `local` must not be a
+    link itself. Raises DirectoryNotEmptyError, OptionError, OSError.
+    """
+    if local is None:
+        return tempfile.mkdtemp(prefix="streaming-write-")
+    if exist_ok and os.path.lexists(local):
+        _empty(local)
+    os.makedirs(local, exist_ok=True)
+    if os.listdir(local):
+        raise DirectoryNotEmptyError(
+            f"Directory is not empty: {local}; choose another folder, or pass exist_ok=True to delete what is in it"
+        )
+    return local
+
+
+def _empty(folder: str) -> None:
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        raise OptionError(f"exist_ok=True empties a folder, and {folder} is a link or a file; give the real folder")
+    if os.path.realpath(folder) in (os.path.realpath("/"), os.path.realpath(os.path.expanduser("~"))):
+        raise OptionError(f"exist_ok=True would delete everything in {folder}; choose a folder for the dataset alone")
+    with os.scandir(folder) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)  # does not follow links either
+            else:
+                os.unlink(entry.path)
+
+
+def _text(place: object) -> str:
+    if not isinstance(place, str | os.PathLike):
+        raise OptionError(f"out must be a path, a URL or a pair (local, remote), got {place!r}")
+    text = os.fspath(place)
+    if not isinstance(text, str) or not text:
+        raise OptionError(f"out must be a path, a URL or a pair (local, remote), got {place!r}")
+    return text

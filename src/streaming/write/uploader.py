@@ -1,0 +1,105 @@
+"""Where finished files of a writer go."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final, Protocol
+
+from streaming.errors import OptionError
+from streaming.fetch.client import FetchClient
+from streaming.storage.url import parse_remote
+from streaming.write.files import copy_file
+
+SCHEMES: Final = frozenset(("s3", "gs", "oci", "azure", "azure-dl", "hf", "dbfs", "alipan"))
+"""Stores that can be written to, as in `s3://bucket/folder`."""
+
+_SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*):/")
+
+
+class Uploader(Protocol):
+    """A place for finished files. Called from several threads at once."""
+
+    def check(self) -> None:
+        """Raise if the place cannot be reached or written. Called once, before anything is written."""
+
+    def put(self, path: str, name: str) -> None:
+        """Upload the local file `path` under the relative `name`; it must appear whole or not at all. Raises."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class FolderUploader:
+    """A remote that is a folder; it is made if it is missing."""
+
+    def __init__(self, folder: str, *, retry: int) -> None:
+        self._folder = folder
+        self._attempts = retry
+
+    def check(self) -> None:
+        """Make the folder. Raises OSError."""
+        os.makedirs(self._folder, exist_ok=True)
+        if not os.access(self._folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"the folder {self._folder} cannot be written; check its owner and mode")
+
+    def put(self, path: str, name: str) -> None:
+        """Copy the file. Raises OSError when all attempts failed."""
+        for attempt in range(1, self._attempts + 1):
+            try:
+                copy_file(path, os.path.join(self._folder, name))
+                return
+            except OSError:
+                if attempt == self._attempts:
+                    raise
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FetcherUploader:
+    """A remote in an object store, through the fetcher: this process may fork, so no store's client may be in it.
+
+    The fetcher is one of its own, outside the folder that is written, which holds nothing but the dataset.
+    """
+
+    def __init__(self, remote: str, *, retry: int) -> None:
+        self._remote = remote
+        self._attempts = retry
+        self._client = FetchClient(None, [])
+
+    def check(self) -> None:
+        """Ask the store for the place. Raises the kinds of `StorageError`."""
+        self._client.check(self._remote)
+
+    def put(self, path: str, name: str) -> None:
+        """Upload the file, in `retry` attempts at most. Raises the kinds of `StorageError`."""
+        self._client.put(self._remote, path, name, attempts=self._attempts)
+
+    def close(self) -> None:
+        """Drop the connections; the fetcher ends by itself."""
+        self._client.close()
+
+
+def scheme_of(place: str) -> str | None:
+    """The scheme of a URL, None for a plain path.
+
+    >>> scheme_of("s3://bucket/folder"), scheme_of("dbfs:/Volumes/x"), scheme_of("/data/x")
+    ('s3', 'dbfs', None)
+    """
+    found = _SCHEME.match(place)
+    return found["scheme"].lower() if found else None
+
+
+def open_uploader(remote: str, *, retry: int) -> Uploader:
+    """The uploader for a remote; `retry` is the number of attempts per file. Raises OptionError for another scheme."""
+    scheme = scheme_of(remote)
+    if scheme is None:
+        return FolderUploader(os.path.expanduser(remote), retry=retry)
+    if scheme not in SCHEMES:
+        raise OptionError(
+            f"Invalid Cloud provider prefix: {scheme}:// in {remote!r} cannot be written to; "
+            f"use a folder or one of {', '.join(sorted(SCHEMES))}"
+        )
+    parse_remote(remote)  # a store of a later version says so
+    return FetcherUploader(remote, retry=retry)

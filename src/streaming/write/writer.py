@@ -1,0 +1,175 @@
+"""What all writers have in common: their arguments, and the life from the first sample to the index."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from streaming.errors import OptionError, WriteError
+from streaming.formats import compression as compressions
+from streaming.formats import hashing
+from streaming.formats.index import INDEX_NAME
+from streaming.units import parse_bytes
+from streaming.write.builder import ShardBuilder
+from streaming.write.pipeline import ShardPipeline, ShardPlan
+from streaming.write.target import Out, make_folder, parse_out
+from streaming.write.uploader import Uploader, open_uploader
+
+DEFAULT_SIZE_LIMIT: Final = 1 << 26
+MAX_SIZE_LIMIT: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """The arguments that every kind of writer takes, checked and filled in."""
+
+    compression: str | None
+    hashes: tuple[str, ...]
+    size_limit: int | None
+    keep_local: bool
+    progress_bar: bool
+    max_workers: int | None
+    retry: int
+    exist_ok: bool
+
+
+def checked_options(
+    *,
+    keep_local: bool,
+    compression: str | None,
+    hashes: Iterable[str] | None,
+    size_limit: int | float | str | None,
+    extra: Mapping[str, Any],
+) -> WriterOptions:
+    """Check what a writer was given; `extra` are its further keyword arguments. Raises OptionError."""
+    known = {"progress_bar": False, "max_workers": None, "retry": 2, "exist_ok": False}
+    unknown = sorted(set(extra) - set(known))
+    if unknown:
+        raise OptionError(f"Invalid Writer argument: {unknown[0]}; known are {', '.join(known)}")
+    given = {**known, **extra}
+    if isinstance(hashes, str):
+        raise OptionError(f"hashes must be a list of names, got {hashes!r}; use [{hashes!r}]")
+    for name, least in (("retry", 1), ("max_workers", 1)):
+        value = given[name]
+        if not (value is None and name == "max_workers") and (not isinstance(value, int) or value < least):
+            raise OptionError(f"{name} must be {least} or more, got {value!r}")
+    return WriterOptions(
+        compression=compressions.check_name(compression),
+        hashes=hashing.check_names(hashes),
+        size_limit=_checked_limit(size_limit),
+        keep_local=bool(keep_local),
+        progress_bar=bool(given["progress_bar"]),
+        max_workers=given["max_workers"],
+        retry=given["retry"],
+        exist_ok=bool(given["exist_ok"]),
+    )
+
+
+def _checked_limit(size_limit: int | float | str | None) -> int | None:
+    """Bytes; None, 0 and '' mean no limit."""
+    if not size_limit:
+        return None
+    n_bytes = parse_bytes(size_limit)
+    if not 0 <= n_bytes <= MAX_SIZE_LIMIT:
+        raise OptionError(
+            f"size_limit must be between 0 and {MAX_SIZE_LIMIT} bytes (offsets are 32 bits), got {n_bytes}"
+        )
+    return n_bytes or None
+
+
+class Writer:
+    """Samples in, a dataset out: the base of all writers.
+
+    Shards appear under their names when they are complete, and `index.json` last: readers see the whole dataset or
+    none. Use it as a context manager: leaving by an exception writes no index.
+    """
+
+    def __init__(
+        self, *, encode: Callable[[Mapping[str, Any]], bytes], config: dict[str, Any], out: Out, options: WriterOptions
+    ) -> None:
+        target = parse_out(out)
+        uploader = None if target.remote is None else open_uploader(target.remote, retry=options.retry)
+        try:
+            if uploader is not None:
+                uploader.check()
+            self._folder = make_folder(target.local, exist_ok=options.exist_ok)
+        except BaseException:
+            if uploader is not None:
+                uploader.close()
+            raise
+        self._uploader: Uploader | None = uploader
+        self._is_temporary = target.local is None
+        self._keep_local = options.keep_local or target.remote is None
+        self._encode = encode
+        self._builder = ShardBuilder(config, options.size_limit)
+        plan = ShardPlan(
+            folder=self._folder,
+            config=config,
+            compression=options.compression,
+            hashes=options.hashes,
+            keep_local=self._keep_local,
+            progress_bar=options.progress_bar,
+        )
+        self._pipeline = ShardPipeline(plan, uploader, max_workers=options.max_workers)
+        self._ended: str | None = None
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Add a sample. A sample that cannot be encoded raises and leaves the writer as it was.
+
+        Raises WriteError if the writer has ended or a shard before could not be written or uploaded.
+        """
+        if self._ended is not None:
+            raise WriteError(f"this writer {self._ended}; samples can no longer be added")
+        self._pipeline.raise_error()
+        finished = self._builder.add(self._encode(sample))
+        if finished is not None:
+            self._pipeline.submit(finished)
+
+    def finish(self) -> None:
+        """Write what is left and the index. Raises WriteError, and writes no index, if anything failed.
+
+        Doing it twice is harmless.
+        """
+        if self._ended == "is finished":
+            return
+        if self._ended is not None:
+            raise WriteError(f"this writer {self._ended}; no index is written")
+        self._ended = "has failed"
+        try:
+            last = self._builder.finish()
+            if last is not None:
+                self._pipeline.submit(last)
+            self._pipeline.finish()
+            self._ended = "is finished"
+        finally:
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        elif self._ended is None:
+            self._ended = "was left by an exception"
+            self._close()
+
+    def _close(self) -> None:
+        """Stop the threads and remove local files that were only on their way."""
+        if self._ended != "is finished":
+            self._pipeline.abort()
+        if self._uploader is not None:
+            self._uploader.close()
+        if self._is_temporary:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        elif not self._keep_local and self._ended == "is finished":
+            os.unlink(os.path.join(self._folder, INDEX_NAME))
+            with suppress(OSError):  # others may have put something beside it
+                os.rmdir(self._folder)

@@ -1,0 +1,128 @@
+"""Laws of the index: what is dumped is parsed, in parts of any size, and no text breaks the parser."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming.errors import IndexFormatError
+from streaming.formats import index_text
+from streaming.formats.index import dump_index, file_entry, parse_index
+
+HEX = st.text("0123456789abcdef", min_size=8, max_size=8)
+PART = st.text(st.characters(exclude_characters="/\\\0", codec="utf-8"), min_size=1, max_size=6).filter(
+    lambda text: text not in (".", "..", "index.json", ".streaming")
+)
+SCHEMAS: list[dict[str, Any]] = [
+    {"format": "mds", "column_names": ["a", "}, {"], "column_encodings": ["int", "mine:x"], "column_sizes": [8, 3]},
+    {"format": "mds", "column_names": ["é"], "column_encodings": ["str"], "column_sizes": [None]},
+    {"format": "json", "columns": {"a": "int", "b": "str"}, "newline": "\n"},
+    {"format": "xsv", "column_names": ["a"], "column_encodings": ["int"], "newline": "\r\n", "separator": "|"},
+    {"format": "tsv", "column_names": ["a"], "column_encodings": ["str"], "newline": "\n"},
+]
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Shard objects of a valid index, of one kind or of several."""
+    kinds = draw(st.lists(st.sampled_from(SCHEMAS), min_size=1, max_size=3))
+    stems = draw(st.lists(st.lists(PART, min_size=1, max_size=3).map("/".join), max_size=8, unique=True))
+    algorithms = draw(st.lists(st.sampled_from(["md5", "sha1", "xxh64"]), unique=True))
+    compression = draw(st.sampled_from([None, "zstd:3", "gz"]))
+    shards = []
+    for i, stem in enumerate(stems):
+        schema = draw(st.sampled_from(kinds))
+
+        def file(suffix: str, stem: str = f"{stem}.{i}") -> dict[str, Any]:
+            hashes = {name: draw(HEX) for name in algorithms}
+            return file_entry(stem + suffix, draw(st.integers(0, 2**63 - 1)), hashes)
+
+        shard = {
+            **copy.deepcopy(schema),
+            "compression": compression,
+            "hashes": algorithms,
+            "raw_data": file(".raw"),
+            "samples": draw(st.integers(0, 2**31)),
+            "size_limit": draw(st.sampled_from([None, 1 << 26, "64mb"])),
+            "version": 2,
+            "zip_data": compression and file(".zip"),
+        }
+        if schema["format"] != "mds":
+            shard["raw_meta"] = file(".meta")
+            shard["zip_meta"] = compression and file(".meta.zip")
+        shards.append(shard)
+    return shards
+
+
+@given(shards=entries())
+@settings(max_examples=100, deadline=None)
+def test_parsing_turns_dumping_around(shards: list[dict[str, Any]]) -> None:
+    """Every fact of every shard object is kept, and equal indexes are equal; also through a pickle."""
+    text = dump_index(shards)
+    index = parse_index(text, where="x")
+    assert [index.entry(i) for i in range(index.n_shards)] == shards
+    assert parse_index(text, where="y") == index
+    assert pickle.loads(pickle.dumps(index)) == index
+    assert index.n_samples == sum(shard["samples"] for shard in shards)
+    assert index.is_compressed == any(shard["zip_data"] for shard in shards)
+
+
+@given(shards=entries(), part_bytes=st.integers(0, 3000), indent=st.sampled_from([None, 1]), merged=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_parts_of_any_size_say_the_same(
+    shards: list[dict[str, Any]], part_bytes: int, indent: int | None, merged: bool
+) -> None:
+    """However the text is cut into parts, together they hold each shard once, in order, and the other keys last."""
+    document = {"version": 2, "shards": shards} if merged else {"shards": shards, "version": 2, "more": {"x": [{}, {}]}}
+    text = json.dumps(document, indent=indent).encode()
+    parts = list(index_text.parts(text, part_bytes=part_bytes))
+    assert [shard for part in parts for shard in part["shards"]] == shards
+    assert {**parts[-1], "shards": shards} == document
+
+
+WRONG = st.sampled_from([None, True, -1, 2**63, 2**64, 1.5, "", "..", "/x", "a\\b", [], {}, [None], [-1], {"a": 1}])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the values of a document lie."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, child in children for place in places(child, (*path, key)))]
+
+
+@given(shards=entries(), data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_wrong_value_anywhere_is_an_index_error(shards: list[dict[str, Any]], data: st.DataObject) -> None:
+    """A value of another kind in any place gives a valid index or an IndexFormatError, never another error."""
+    document: Any = json.loads(dump_index(shards))
+    place = data.draw(st.sampled_from(places(document)))
+    wrong = data.draw(WRONG)
+    if not place:
+        document = wrong
+    else:
+        inner = document
+        for key in place[:-1]:
+            inner = inner[key]
+        if data.draw(st.booleans()):
+            inner[place[-1]] = wrong
+        else:
+            del inner[place[-1]]
+    with suppress(IndexFormatError):
+        index = parse_index(json.dumps(document).encode(), where="damaged index")
+        assert parse_index(dump_index(index.entry(i) for i in range(index.n_shards)), where="x") == index
+
+
+@given(shards=entries(), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_no_bytes_break_the_parser(shards: list[dict[str, Any]], data: st.DataObject) -> None:
+    """An index with bytes changed or cut parses or raises IndexFormatError."""
+    text = bytearray(dump_index(shards))
+    for _ in range(data.draw(st.integers(0, 3))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(IndexFormatError):
+        parse_index(bytes(text[: data.draw(st.integers(0, len(text)))]), where="x")

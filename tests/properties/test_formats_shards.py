@@ -1,0 +1,87 @@
+"""Laws of shards: cuts keep to the limit, nothing is lost, and offsets lead back to every record."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streaming.errors import ShardDamagedError
+from streaming.formats.mds import header_bytes, mds_config, record_offsets
+from streaming.formats.schema import mds_schema
+from streaming.write.builder import FinishedShard, ShardBuilder
+
+CONFIG = mds_config(mds_schema({"a": "bytes"}), compression=None, hashes=(), size_limit=None)
+RECORDS = st.lists(st.binary(max_size=300), max_size=40)
+
+
+def built(records: list[bytes], size_limit: int | None) -> list[FinishedShard]:
+    """The shards of these records."""
+    builder = ShardBuilder(CONFIG, size_limit)
+    shards = [builder.add(record) for record in records]
+    return [shard for shard in [*shards, builder.finish()] if shard is not None]
+
+
+def records_of(shard: FinishedShard) -> list[bytes]:
+    """The records of a shard, found by its offsets."""
+    offsets = record_offsets(shard.data, shard.n_samples, len(shard.data))
+    return [shard.data[a:b] for a, b in pairwise(offsets.tolist())]
+
+
+@given(records=RECORDS, size_limit=st.none() | st.integers(1, 3000))
+@settings(max_examples=150)
+def test_shards_hold_all_records_in_order_and_keep_to_the_limit(records: list[bytes], size_limit: int | None) -> None:
+    """No record is lost, moved or split; only a record that is too large alone exceeds the limit; none is empty."""
+    shards = built(records, size_limit)
+    assert [record for shard in shards for record in records_of(shard)] == records
+    assert [shard.basename for shard in shards] == [f"shard.{i:05}.mds" for i in range(len(shards))]
+    for shard in shards:
+        assert shard.n_samples >= 1
+        assert size_limit is None or len(shard.data) <= size_limit or shard.n_samples == 1
+    if size_limit is None:
+        assert len(shards) <= 1
+
+
+@given(records=RECORDS, size_limit=st.integers(1, 3000))
+@settings(max_examples=150)
+def test_shards_are_as_full_as_they_can_be(records: list[bytes], size_limit: int) -> None:
+    """The first record of the next shard would not have fitted into the one before it."""
+    shards = built(records, size_limit)
+    for shard, after in pairwise(shards):
+        assert len(shard.data) + 4 + len(records_of(after)[0]) > size_limit
+
+
+@given(records=st.lists(st.binary(max_size=50), min_size=1, max_size=20), data=st.data())
+@settings(max_examples=150)
+def test_the_head_alone_tells_where_records_lie(records: list[bytes], data: st.DataObject) -> None:
+    """`header_bytes` bytes of a shard are enough, from bytes or memory; one byte less is damage."""
+    (shard,) = built(records, None)
+    needed = header_bytes(shard.n_samples)
+    whole = record_offsets(shard.data, shard.n_samples, len(shard.data))
+    for head in (shard.data[:needed], memoryview(shard.data)[:needed]):
+        assert np.array_equal(record_offsets(head, shard.n_samples, len(shard.data)), whole)
+    with pytest.raises(ShardDamagedError):
+        record_offsets(shard.data[: data.draw(st.integers(0, needed - 1))], shard.n_samples, len(shard.data))
+
+
+@given(
+    n=st.integers(0, 6),
+    offsets=st.lists(st.integers(0, 120), min_size=7, max_size=7),
+    stated=st.integers(0, 6),
+    n_bytes=st.integers(0, 120),
+)
+@settings(max_examples=300)
+def test_offsets_that_pass_lie_inside_the_file(n: int, offsets: list[int], stated: int, n_bytes: int) -> None:
+    """Whatever a head says: it is refused, or its offsets rise from behind the head to the end of the file."""
+    head = np.array([n, *offsets], "<u4").tobytes()
+    try:
+        found = record_offsets(head, stated, n_bytes)
+    except ShardDamagedError:
+        return
+    assert stated == n
+    assert found.tolist() == offsets[: n + 1] == sorted(offsets[: n + 1])
+    assert found[0] >= header_bytes(n)
+    assert found[-1] == n_bytes

@@ -1,0 +1,345 @@
+"""Edges of single encodings that the laws do not reach."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import struct
+import zlib
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+from PIL.JpegImagePlugin import JpegImageFile
+
+from streaming.errors import (
+    ColumnMissingError,
+    ColumnSizeError,
+    FormatError,
+    OptionError,
+    StreamingError,
+    ValueDecodeError,
+    ValueEncodeError,
+    ValueRangeError,
+    ValueTypeError,
+)
+from streaming.formats.fields import table
+from streaming.formats.mds import mds_decoder, mds_encoder, shard_head
+from streaming.formats.plugins import register_encoding, unregister_encoding
+from streaming.formats.schema import Schema, mds_schema
+
+
+def through(encoding: str, value: Any) -> Any:
+    """The value after writing and reading."""
+    codec = table.find(encoding)
+    return codec.decode(codec.encode(value))
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "kept"),
+    [
+        ("uint8", True, 1),
+        ("uint8", 3.0, 3),
+        ("uint8", np.int64(7), 7),
+        ("uint8", np.array(7), 7),
+        ("uint8", Fraction(6, 2), 3),
+        ("int", True, 1),
+        ("float64", 3, 3.0),
+        ("float64", np.float32(0.1), float(np.float32(0.1))),
+        ("float32", 0.1, np.float32(0.1)),
+        ("float16", Fraction(1, 4), 0.25),
+        ("float32", float("-inf"), float("-inf")),
+    ],
+)
+def test_harmless_conversions_are_taken(encoding: str, value: Any, kept: Any) -> None:
+    """Another kind of number for the same value."""
+    assert through(encoding, value) == kept
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "kind"),
+    [
+        ("uint8", np.int64(300), ValueRangeError),
+        ("int64", 2.5, ValueEncodeError),
+        ("int64", float("inf"), ValueEncodeError),
+        ("int64", 1 + 2j, ValueTypeError),
+        ("uint8", np.array([7]), ValueTypeError),
+        ("uint8", np.str_("7"), ValueTypeError),
+        ("float64", 2**53 + 1, ValueRangeError),
+        ("float64", 10**400, ValueRangeError),
+        ("float64", "1.5", ValueTypeError),
+        ("float64", np.complex64(1), ValueTypeError),
+        ("float16", np.float64(1e300), ValueRangeError),
+    ],
+)
+def test_what_would_change_is_refused(encoding: str, value: Any, kind: type[Exception]) -> None:
+    """A number that the column cannot hold, or no number."""
+    with pytest.raises(kind):
+        table.find(encoding).encode(value)
+
+
+# --- arrays
+
+
+def test_arrays_of_any_layout_are_stored_in_c_order() -> None:
+    """Fortran order, strides and byte order do not show in what is read."""
+    base = np.arange(24, dtype=np.int32).reshape(4, 6)
+    for array in (base.T, np.asfortranarray(base), base[::2, ::-1], base.astype(">i4")):
+        for encoding in ("ndarray", "ndarray:int32", f"ndarray:int32:{array.shape[0]},{array.shape[1]}"):
+            found = through(encoding, array)
+            assert np.array_equal(found, array)
+            assert found.dtype == np.int32
+
+
+def test_arrays_are_own_and_writable_unless_asked_otherwise() -> None:
+    """A change of one result shows nowhere else; views look into the record and cannot be written."""
+    columns = {"x": "ndarray:int32:2", "y": "ndarray", "z": "ndarray:uint8"}
+    sample: dict[str, Any] = {"x": np.array([1, 2], np.int32), "y": np.ones((2, 2)), "z": np.arange(5, dtype=np.uint8)}
+    record = mds_encoder(columns)(sample)
+    decode = mds_decoder(mds_schema(columns))
+    first = decode(record)
+    for array in first.values():
+        array[:] = 9
+    assert all(np.array_equal(found, sample[name]) for name, found in decode(record).items())
+    for place in (record, memoryview(bytearray(record))):
+        for array in mds_decoder(mds_schema(columns), writable=False)(place).values():
+            assert not array.flags.writeable
+            assert array.base is not None
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"",
+        b"\x08",
+        bytes([8, 0xFC | 3]) + bytes(8),  # 63 axes in a few bytes
+        bytes([8, 4 << 2 | 3]) + struct.pack("<4Q", *[2**62] * 4),  # a product far beyond 64 bits
+        bytes([8, 2 << 2 | 3]) + struct.pack("<2Q", 0, 2**63),  # no elements, an absurd axis
+        bytes([8, 1 << 2]) + b"\x03ab",  # too few bytes
+        bytes([8, 1 << 2]) + b"\x01ab",  # too many
+        bytes([7, 1 << 2]) + b"\x01a",  # no such dtype
+    ],
+)
+def test_hostile_array_heads_are_refused(stored: bytes) -> None:
+    """Nothing is allocated from what a head claims."""
+    with pytest.raises(ValueDecodeError):
+        table.find("ndarray").decode(stored)
+
+
+def test_masks_and_too_many_axes_are_refused() -> None:
+    """What could not be read back is not written."""
+    with pytest.raises(ValueEncodeError, match="mask"):
+        table.find("ndarray").encode(np.ma.masked_array([1, 2], [True, False]))
+    assert through("ndarray", np.ones((1,) * 32)).ndim == 32
+
+
+# --- JSON
+
+
+def test_json_nested_too_deep_is_refused_both_ways() -> None:
+    """64 levels pass, 65 do not; brackets inside strings do not count."""
+    deep: Any = "[" * 500 + '"'
+    for _ in range(64):
+        deep = [deep]
+    assert through("json", deep) == deep
+    with pytest.raises(ValueEncodeError, match="64"):
+        table.find("json").encode([deep])
+    with pytest.raises(ValueDecodeError, match="64"):
+        table.find("json").decode(json.dumps([deep]).encode())
+    with pytest.raises(ValueDecodeError):
+        table.find("json").decode(b"[" * 1_000_000)
+
+
+def test_json_keys_that_become_equal_are_refused() -> None:
+    """1 and "1" in one dict would lose a value."""
+    assert through("json", {1: "a", "2": "b"}) == {"1": "a", "2": "b"}
+    with pytest.raises(ValueEncodeError, match="same text"):
+        table.find("json").encode([{"x": {1: "a", "1": "b"}}])
+
+
+# --- images
+
+
+def jpeg(size: tuple[int, int] = (40, 30), seed: int = 1, quality: int = 60) -> bytes:
+    """A JPEG file of noise, which would change if it were encoded again."""
+    into = io.BytesIO()
+    noise = np.random.default_rng(seed).integers(0, 255, (*size[::-1], 3), np.uint8)
+    Image.fromarray(noise).save(into, "JPEG", quality=quality)
+    return into.getvalue()
+
+
+def test_opened_jpegs_are_stored_untouched(tmp_path: Any) -> None:
+    """From a path or from memory, looked at or not, the stored bytes are the file's (a promise: no silent loss)."""
+    file = jpeg()
+    path = os.path.join(tmp_path, "x.jpg")
+    with open(path, "wb") as out:
+        out.write(file)
+    encode = table.find("jpeg").encode
+    with Image.open(path) as picture:
+        assert encode(picture) == file
+        picture.load()
+        assert encode(picture) == file
+    assert encode(Image.open(io.BytesIO(file))) == file
+    assert encode(table.find("jpeg").decode(file)) == file
+    assert table.find("list[jpeg]").encode([Image.open(io.BytesIO(file))])[12:] == file
+
+
+def test_an_edited_jpeg_is_not_stored_as_it_was(tmp_path: Any) -> None:
+    """Pixels drawn in place, a draft, or another file under the name: the image is stored, not the old bytes."""
+    file = jpeg()
+    path = os.path.join(tmp_path, "x.jpg")
+    with open(path, "wb") as out:
+        out.write(file)
+    encode = table.find("jpeg").encode
+    with Image.open(path) as original, Image.open(path) as drawn:
+        ImageDraw.Draw(drawn).rectangle((0, 0, 20, 20), fill=(255, 0, 0))
+        assert isinstance(drawn, JpegImageFile)
+        stored = encode(drawn)
+        assert stored != file
+        assert Image.open(io.BytesIO(stored)).getpixel((5, 5)) != original.getpixel((5, 5))
+    smaller = Image.open(io.BytesIO(file))
+    smaller.draft("RGB", (10, 10))
+    assert Image.open(io.BytesIO(encode(smaller))).size == smaller.size != (40, 30)
+    with Image.open(path) as loaded:
+        loaded.load()
+        with open(path, "wb") as out:
+            out.write(jpeg(seed=2))
+        assert np.abs(np.asarray(Image.open(io.BytesIO(encode(loaded))), int) - np.asarray(loaded, int)).mean() < 20
+
+
+@pytest.mark.parametrize("size", [(2**31, 2**31), (2**32 - 1, 1), (0, 5), (3, 3)])
+def test_raw_images_must_have_the_pixels_they_claim(size: tuple[int, int]) -> None:
+    """A size that the bytes do not fill is refused before anything is allocated."""
+    with pytest.raises(ValueDecodeError):
+        table.find("pil").decode(struct.pack("<III", *size, 3) + b"RGB" + bytes(12))
+
+
+def test_an_image_of_too_many_pixels_is_refused() -> None:
+    """A small file that claims billions of pixels is not decoded."""
+    into = io.BytesIO()
+    Image.new("1", (10, 10)).save(into, "PNG")
+    file = bytearray(into.getvalue())
+    file[16:24] = struct.pack(">II", 60_000, 60_000)
+    file[29:33] = zlib.crc32(file[12:29]).to_bytes(4, "big")
+    with pytest.raises(ValueDecodeError, match="pixels"):
+        table.find("png").decode(bytes(file))
+
+
+def test_postscript_is_refused() -> None:
+    """Pillow would hand it to another program."""
+    for stored in (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"\xc5\xd0\xd3\xc6" + bytes(40)):
+        for encoding in ("jpeg", "png"):
+            with pytest.raises(ValueDecodeError, match="PostScript"):
+                table.find(encoding).decode(stored)
+
+
+# --- records
+
+
+def test_errors_name_the_column() -> None:
+    """Of a sample with many columns, the message says which one."""
+    encode = mds_encoder({"a": "int", "b": "uint8"})
+    with pytest.raises(ValueRangeError, match="column 'b'"):
+        encode({"a": 1, "b": 256})
+    with pytest.raises(ColumnMissingError, match="'b'"):
+        encode({"a": 1})
+    with pytest.raises(ColumnSizeError, match="column 'a'"):
+        encode({"a": b"123", "b": 1})
+    with pytest.raises(ValueDecodeError, match="column 's'"):
+        mds_decoder(mds_schema({"s": "str", "t": "int"}))(struct.pack("<Iq", 1, 0)[:4] + b"\xff" + bytes(8))
+
+
+def test_unknown_names_are_refused_when_the_decoder_is_made() -> None:
+    """A column that is not there is an OptionError, an encoding that does not exist a FormatError."""
+    with pytest.raises(OptionError, match="'b'"):
+        mds_decoder(mds_schema({"a": "int"}), columns=["b"])
+    unknown = Schema("mds", ("a", "b"), ("int", "mine"), (8, None))
+    with pytest.raises(FormatError, match="mine"):
+        mds_decoder(unknown)
+    assert mds_decoder(unknown, columns=["a"])(bytes(4 + 8)) == {"a": 0}
+
+
+def test_errors_survive_a_pickle() -> None:
+    """Worker processes hand their errors over."""
+    bad = [("str", b"\xff"), ("json", b"{"), ("png", b""), ("str_int", b"x"), ("ndarray", b""), ("pkl", b"x")]
+    for encoding, stored in bad:
+        with pytest.raises(ValueDecodeError) as caught:
+            table.find(encoding).decode(stored)
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (type(again), str(again)) == (type(caught.value), str(caught.value))
+    with pytest.raises(UnicodeEncodeError) as text:
+        table.find("str").encode("\ud800")
+    assert str(pickle.loads(pickle.dumps(text.value))) == str(text.value)
+    with pytest.raises(KeyError) as name:
+        table.find("nothing:5")
+    assert str(pickle.loads(pickle.dumps(name.value))) == str(name.value)
+
+
+def test_a_shard_of_more_than_4_gib_is_refused() -> None:
+    """Offsets are 32 bits: they must never wrap."""
+    shard_head(b"", [2**31, 2**31 - 20])
+    with pytest.raises(ValueRangeError, match="size_limit"):
+        shard_head(b"", [2**31, 2**31])
+
+
+# --- encodings of users
+
+
+class Upper:
+    """Text in capitals, as long as its parameter says."""
+
+    size: int | None = None
+
+    def __init__(self, size: int | None = None) -> None:
+        self.size = size
+
+    @classmethod
+    def from_str(cls, text: str) -> Upper:
+        """With `name:5`, five bytes."""
+        return cls(int(text))
+
+    def encode(self, obj: Any) -> bytes:
+        """Bytes of the text in capitals."""
+        return str(obj).upper().encode()
+
+    def decode(self, data: bytes) -> Any:
+        """The text."""
+        assert type(data) is bytes
+        return data.decode()
+
+
+@pytest.fixture
+def upper() -> Iterator[None]:
+    """The encoding `upper`, registered for one test."""
+    register_encoding("upper", Upper)
+    yield
+    unregister_encoding("upper")
+
+
+@pytest.mark.usefixtures("upper")
+def test_registered_encodings_work_like_built_in_ones() -> None:
+    """By name, and with a parameter that fixes their size."""
+    columns = {"a": "upper", "b": "upper:3"}
+    assert mds_schema(columns).column_sizes == (None, 3)
+    record = mds_encoder(columns)({"a": "hello", "b": "abc"})
+    for stored in (record, memoryview(record)):
+        assert mds_decoder(mds_schema(columns))(stored) == {"a": "HELLO", "b": "ABC"}
+    with pytest.raises(ColumnSizeError):
+        mds_encoder(columns)({"a": "hello", "b": "abcd"})
+
+
+def test_what_is_no_encoding_cannot_be_registered() -> None:
+    """Checked when it is registered, not when the first sample is read."""
+    for name, encoding in (("", Upper), ("a:b", Upper), ("x", object())):
+        with pytest.raises(OptionError):
+            register_encoding(name, encoding)  # type: ignore[arg-type]
+    with pytest.raises(StreamingError):
+        table.find("upper")

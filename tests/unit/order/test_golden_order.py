@@ -1,0 +1,45 @@
+"""Law 7: the order never changes, with any version of numpy, on any platform. A change needs a decision record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology
+
+GOLDEN = Path(__file__).parent / "golden_order.json"
+CATALOG = Catalog(np.array([700, 1, 0, 333, 4096, 50, 50, 50, 1200]), np.array([3, 1, 5]))
+SPECS = {
+    "stored": OrderSpec(),
+    "stored-4": OrderSpec(num_canonical_nodes=4),
+    "py1e": OrderSpec(shuffle=True),
+    "py1e-8-64": OrderSpec(seed=1, shuffle=True, num_canonical_nodes=8, shuffle_block_size=64),
+    "py1e-3-full": OrderSpec(seed=2**63 - 1, shuffle=True, num_canonical_nodes=3, shuffle_block_size=10**6),
+    "py1s": OrderSpec(shuffle=True, shuffle_algo="py1s", num_canonical_nodes=2),
+    "naive": OrderSpec(shuffle=True, shuffle_algo="naive"),
+}
+
+
+def digests(name: str) -> dict[str, str]:
+    """Digests of an epoch, of one with two passes, and of what one rank gets."""
+    once = EpochOrder(SPECS[name], CATALOG, 0)
+    twice = EpochOrder(SPECS[name], CATALOG, 5, CATALOG.samples_per_stream * 2)
+    plan = EpochPlan(once, Topology(6, 3), 7, start=100)
+    rank = plan.source(plan.rank_batches(4, np.arange(plan.n_batches))[0])
+    values = {"once": once.take(0, once.n_samples), "twice": twice.take(0, twice.n_samples), "rank": rank}
+    return {key: hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest() for key, ids in values.items()}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_orders_equal_their_golden_digests(name: str) -> None:
+    """Sequence by sequence."""
+    assert digests(name) == json.loads(GOLDEN.read_text())[name]
+
+
+if __name__ == "__main__":
+    sys.exit(GOLDEN.write_text(json.dumps({name: digests(name) for name in SPECS}, indent=2) + "\n") and 0)

@@ -1,0 +1,179 @@
+"""What is checked at the border: specs, catalogs, topologies, draws; and what the defaults are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streaming.errors import NotYetError, OptionError, SampleIndexError
+from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology, WorkerReader
+
+CATALOG = Catalog(np.array([10, 0, 5]), np.array([2, 1]))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seed": -1},
+        {"seed": 1.5},
+        {"seed": True},
+        {"seed": 2**63},
+        {"shuffle": "yes"},
+        {"num_canonical_nodes": 0},
+        {"num_canonical_nodes": 2**21},
+        {"shuffle_block_size": 0},
+        {"sampling_granularity": 0},
+        {"shuffle_algo": "py9"},
+        {"batching_method": "odd"},
+        {"sampling_method": "odd"},
+    ],
+)
+def test_impossible_settings_are_refused_by_name(settings: dict[str, Any]) -> None:
+    """The message names the setting, as the user knows it."""
+    name = next(iter(settings)).replace("seed", "shuffle_seed")
+    with pytest.raises(OptionError, match=name):
+        OrderSpec(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shuffle_algo": "py2s"},
+        {"shuffle_algo": "py1b"},
+        {"shuffle_algo": "py1br"},
+        {"batching_method": "stratified"},
+        {"batching_method": "per_stream"},
+        {"batching_method": "device_per_stream"},
+        {"sampling_method": "fixed"},
+        {"sampling_granularity": 2},
+    ],
+)
+def test_settings_of_later_versions_are_not_ignored(settings: dict[str, Any]) -> None:
+    """A documented setting without effect raises instead."""
+    with pytest.raises(NotYetError, match=next(iter(settings))):
+        OrderSpec(**settings)
+
+
+def test_specs_keep_plain_numbers() -> None:
+    """Whole numbers of numpy become ints: specs compare and serialise alike."""
+    spec = OrderSpec(seed=np.int64(3), shuffle=np.True_, num_canonical_nodes=np.int32(2))  # type: ignore[arg-type]
+    assert spec == OrderSpec(seed=3, shuffle=True, num_canonical_nodes=2)
+    assert type(spec.seed) is int
+    assert spec.shuffle is True
+
+
+@pytest.mark.parametrize(
+    ("sizes", "per_stream"),
+    [([1, -1], [2]), ([1, 2], [1]), ([1.5], [1]), ([[1]], [1]), ([2**31 + 1], [1]), ([1], [-1, 2])],
+)
+def test_impossible_catalogs_are_refused(sizes: list[Any], per_stream: list[int]) -> None:
+    """Negative, fractional, huge, or not adding up."""
+    with pytest.raises(OptionError):
+        Catalog(np.array(sizes), np.array(per_stream))
+
+
+def test_a_catalog_finds_samples_behind_empty_shards() -> None:
+    """Ids count through the shards; an empty shard owns none."""
+    catalog = Catalog(np.array([0, 3, 0, 0, 2, 0]), np.array([3, 0, 3]))
+    shards, rows = catalog.locate(np.arange(5))
+    assert shards.tolist() == [1, 1, 1, 4, 4]
+    assert rows.tolist() == [0, 1, 2, 0, 1]
+    assert catalog.samples_per_stream.tolist() == [3, 0, 2]
+    assert catalog.stream_of_shard.tolist() == [0, 0, 0, 2, 2, 2]
+    assert catalog.n_samples == 5
+    with pytest.raises(ValueError, match="read-only"):
+        catalog.shard_sizes[0] = 1
+
+
+def test_topologies() -> None:
+    """A node is whole; where nodes are uneven or unknown, one rank is a node."""
+    assert Topology(6, 3).n_nodes == 2
+    assert Topology(6, 3).node_of(4) == 1
+    assert Topology(6, 3).local_rank_of(4) == 1
+    assert list(Topology(6, 3).ranks_of(1)) == [3, 4, 5]
+    assert Topology.of(6, 4) == Topology.of(6) == Topology(6, 1)
+    for n_ranks, per_node in ((0, 1), (4, 0), (4, 3)):
+        with pytest.raises(OptionError):
+            Topology(n_ranks, per_node)
+    with pytest.raises(NotYetError, match="replication"):
+        Topology(4, 2, replication=2)
+
+
+def test_draws() -> None:
+    """Whole passes are ready, parts of a pass are not, and what cannot be drawn is refused."""
+    assert EpochOrder(OrderSpec(), CATALOG, 0, np.array([20, 0])).n_samples == 20
+    with pytest.raises(NotYetError, match="stream 0"):
+        EpochOrder(OrderSpec(), CATALOG, 0, np.array([15, 5]))
+    empty = Catalog(np.array([10, 0]), np.array([1, 1]))
+    for draws in ([-1, 5], [1], [10, 3]):
+        with pytest.raises(OptionError):
+            EpochOrder(OrderSpec(), empty, 0, np.array(draws))
+
+
+def test_plans_and_readers_check_their_arguments() -> None:
+    """Outside what exists there is an error, not a wrong sample."""
+    order = EpochOrder(OrderSpec(), CATALOG, 0)
+    plan = EpochPlan(order, Topology(2, 2), 3)
+    for batch_size, start, remainder in ((0, 0, "pad"), (1, -1, "pad"), (1, 0, "keep")):
+        with pytest.raises(OptionError):
+            EpochPlan(order, Topology(2, 2), batch_size, start, remainder)
+    with pytest.raises(OptionError):
+        plan.batch_positions(plan.n_batches, 0)
+    with pytest.raises(OptionError):
+        plan.batch_positions(0, 2)
+    for rank, worker, n_workers in ((2, 0, 1), (0, 1, 1), (0, 0, 0)):
+        with pytest.raises(OptionError):
+            WorkerReader(plan, rank, worker, n_workers)
+    with pytest.raises(SampleIndexError):
+        order.take(0, 16)
+    with pytest.raises(SampleIndexError):
+        order.take(-1, 3)
+    with pytest.raises(OptionError):
+        EpochOrder(OrderSpec(), CATALOG, -1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_canonical_nodes", "block"),
+    [
+        ([], 1, 1 << 18),
+        ([100], 1, 1 << 18),
+        ([100] * 7, 1, 1 << 18),
+        ([100] * 8, 2, 1 << 17),
+        ([100] * 255, 32, 1 << 13),
+        ([100] * 256, 64, 4096),
+        ([100] * 100_000, 64, 4096),
+        ([10_000] * 1000, 64, 40_000),
+        ([1] * 1000 + [100_000], 1, 1 << 19),
+    ],
+)
+def test_defaults_follow_the_data(sizes: list[int], n_canonical_nodes: int, block: int) -> None:
+    """Canonical nodes from the effective number of shards, the block from their typical length."""
+    catalog = Catalog(np.array(sizes, np.int64), np.array([len(sizes)]))
+    order = EpochOrder(OrderSpec(shuffle=True), catalog, 0)
+    assert order.n_canonical_nodes == n_canonical_nodes
+    z = sum(size * size for size in sizes) * 4 // max(1, sum(sizes))
+    assert order.shuffle_block_size == max((1 << 18) // n_canonical_nodes, z)
+    assert order.shuffle_block_size == block or sizes[-1:] == [100_000]
+    assert EpochOrder(OrderSpec(), catalog, 0).n_canonical_nodes == 1
+
+
+def test_pieces_of_long_shards_are_the_runs_that_defaults_see() -> None:
+    """The block follows runs of at most 2**20 rows; a dataset of impossibly many runs is refused, not tried."""
+    order = EpochOrder(OrderSpec(shuffle=True), Catalog(np.array([2**31, 7]), np.array([2])), 0)
+    assert order.shuffle_block_size == 4 * (2048 * 2**40 + 49) // (2**31 + 7)
+    with pytest.raises(OptionError, match="runs"):
+        EpochOrder(OrderSpec(shuffle=True), Catalog(np.full(100_000, 2**31), np.array([100_000])), 0)
+
+
+def test_windows_beyond_the_limits_are_refused() -> None:
+    """A lane of 2**42 samples, or a window of 2**31, has no room in a key."""
+    many = Catalog(np.full(2048, 2**31), np.array([2048]))
+    with pytest.raises(OptionError, match="num_canonical_nodes"):
+        EpochOrder(OrderSpec(shuffle=True, num_canonical_nodes=1), many, 0)
+    with pytest.raises(OptionError, match="shuffle_block_size"):
+        EpochOrder(OrderSpec(shuffle=True, num_canonical_nodes=64, shuffle_block_size=2**31), many, 0)
+    wide = EpochOrder(OrderSpec(shuffle=True, num_canonical_nodes=64, shuffle_block_size=1), many, 0)
+    assert wide.n_samples == 2**42
+    assert wide.take(2**41, 2**41 + 1).size == 1

@@ -1,0 +1,104 @@
+"""What the environment says about reaching a bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import NotYetError, OptionError
+from streaming.storage.environment import variables_of_stores
+from streaming.storage.objects import read_timeout_s
+from streaming.storage.s3 import Identity, s3_settings
+
+KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere"}
+
+
+def test_the_endpoint_of_the_predecessor_goes_first() -> None:
+    """Then the one for S3, then the one for all of AWS; none is AWS itself."""
+    urls = {
+        "S3_ENDPOINT_URL": "http://a",
+        "AWS_ENDPOINT_URL_S3": "https://b/",
+        "AWS_ENDPOINT_URL": "https://c",
+    }
+    seen = []
+    while True:
+        settings = s3_settings("bucket", KEYS | urls)
+        seen.append((settings.endpoint, settings.shown_endpoint))
+        if not urls:
+            break
+        urls.pop(next(iter(urls)))
+    assert seen == [
+        ("http://a", "http://a"),
+        ("https://b", "https://b"),
+        ("https://c", "https://c"),
+        (None, "https://s3.us-east-1.amazonaws.com"),
+    ]
+    with pytest.raises(OptionError, match="http"):
+        s3_settings("bucket", KEYS | {"S3_ENDPOINT_URL": "localhost:9000"})
+
+
+def test_credentials_are_looked_for_where_aws_looks(tmp_path: Path) -> None:
+    """Each source counts only without those before it."""
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text("[default]\n")
+    home, empty = {"HOME": str(tmp_path)}, {"HOME": "/nowhere"}
+    web = {"AWS_WEB_IDENTITY_TOKEN_FILE": "f", "AWS_ROLE_ARN": "r"}
+    container = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "u"}
+    cases = [
+        (KEYS | home | web | {"AWS_SKIP_SIGNATURE": "true"}, Identity.UNSIGNED),
+        (KEYS | home | web | {"AWS_PROFILE": "p"}, Identity.KEYS),
+        (home | web, Identity.WEB_IDENTITY),
+        (home | container, Identity.PROFILE),
+        (empty | {"AWS_PROFILE": "p"}, Identity.PROFILE),
+        (empty | {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / ".aws" / "credentials")}, Identity.PROFILE),
+        (empty | container, Identity.CONTAINER),
+        (empty, Identity.INSTANCE),
+        (empty | {"AWS_EC2_METADATA_DISABLED": "true"}, Identity.NOBODY),
+        (empty | {"AWS_ACCESS_KEY_ID": "half"}, Identity.INSTANCE),
+    ]
+    for environment, expected in cases:
+        assert s3_settings("bucket", environment).identity is expected, environment
+
+
+def test_other_variables_are_honoured_or_refused() -> None:
+    """Regions, certificates, buckets whose reader pays; an ACL is refused where it would have an effect."""
+    environment = KEYS | {
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "REQUESTS_CA_BUNDLE": "/ca.pem",
+        "MOSAICML_STREAMING_AWS_REQUESTER_PAYS": "one,two",
+        "S3_CANNED_ACL": "public-read",
+    }
+    settings = s3_settings("two", environment)
+    assert (settings.region, settings.certificate_file, settings.requester_pays) == ("eu-west-1", "/ca.pem", True)
+    assert not s3_settings("three", environment).requester_pays
+    assert s3_settings("two", environment | {"AWS_CA_BUNDLE": "/other.pem"}).certificate_file == "/other.pem"
+    with pytest.raises(NotYetError, match="S3_CANNED_ACL"):
+        s3_settings("two", environment, for_uploads=True)
+
+
+def test_settings_hold_no_secret() -> None:
+    """They may be printed."""
+    assert "SECRETVALUE" not in repr(s3_settings("bucket", KEYS | {"AWS_SECRET_ACCESS_KEY": "SECRETVALUE"}))
+
+
+def test_a_stall_costs_one_try_of_several() -> None:
+    """A quarter of the whole time, but up to 10 s of it."""
+    assert [read_timeout_s(t) for t in (1, 10, 20, 60, 400)] == [1, 10, 10, 15, 100]
+
+
+def test_what_stores_read_is_told_from_what_they_do_not() -> None:
+    """Proxies in either case, credentials, certificates; nothing that differs from rank to rank."""
+    environment = {
+        "AWS_ACCESS_KEY_ID": "k",
+        "https_proxy": "p",
+        "HTTP_PROXY": "q",
+        "HOME": "/h",
+        "S3_ENDPOINT_URL": "e",
+        "SSL_CERT_FILE": "c",
+        "RANK": "3",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "PATH": "/bin",
+    }
+    names = [name for name, _ in variables_of_stores(environment)]
+    assert names == ["AWS_ACCESS_KEY_ID", "HOME", "HTTP_PROXY", "S3_ENDPOINT_URL", "SSL_CERT_FILE", "https_proxy"]

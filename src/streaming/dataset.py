@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import context
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ from streaming.read.shard_reader import ShardPool
 from streaming.stream import Stream, StreamDefaults, make_private_cache, resolve
 from streaming.units import parse_count
 from streaming.world import World
+
+_log: Final = logging.getLogger("streaming")
 
 try:
     from torch.utils.data import IterableDataset, get_worker_info
@@ -114,8 +117,8 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
             seed=shuffle_seed,
             shuffle=shuffle,
             shuffle_algo=shuffle_algo,
-            num_canonical_nodes=num_canonical_nodes,
-            shuffle_block_size=shuffle_block_size,
+            num_canonical_nodes=num_canonical_nodes or None,  # 0 has always meant the default
+            shuffle_block_size=shuffle_block_size or None,
             batching_method=batching_method,
             sampling_method=sampling_method,
             sampling_granularity=sampling_granularity,
@@ -267,6 +270,11 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         """The next epoch's samples for this rank and worker. The epoch is settled now, not at the first sample."""
         loader = self._loader()
         begun = self._ring.join(loader, n_epoch_samples=self.epoch_size)
+        if loader.n_workers > 1 and loader.worker == 0 and not (begun.batch_size or self.batch_size):
+            _log.warning(
+                "StreamingDataset has no batch_size, so the batches of a plain DataLoader depend on the number of its "
+                "workers; give the dataset the loader's batch_size, or use StreamingDataLoader"
+            )
         return self._read(begun, loader)
 
     def _read(self, begun: Begun, loader: Loader) -> Iterator[Any]:
@@ -416,10 +424,12 @@ def _streams(
     return tuple(streams)
 
 
-def _positive(name: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+def _positive(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise OptionError(f"{name} must be a number of samples, 1 or more, or None, not {value!r}")
-    return None if value is None else int(value)
+    return int(value)
 
 
 def _refuse_what_is_not_built(**settings: Any) -> None:

@@ -138,7 +138,8 @@ def test_pickle_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
     out = tmp_path / "source"
     with MDSWriter(out=str(out), columns={"x": "pkl"}) as writer:
         writer.write({"x": pickle.dumps(Harmful())})
-    for options in ({"local": str(out)}, {"remote": str(out), "local": str(tmp_path / "cache")}):
+    places: list[dict[str, Any]] = [{"local": str(out)}, {"remote": str(out), "local": str(tmp_path / "cache")}]
+    for options in places:
         with pytest.raises(UnsafeTypeError, match="unsafe type"):
             StreamingDataset(**options)
     with pytest.raises(UnsafeTypeError, match="unsafe type"):
@@ -161,7 +162,7 @@ def test_pickle_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
         ({"sampling_granularity": 8}, NotYetError, "sampling_granularity"),
         ({"shuffle_seed": -1}, OptionError, "seed"),
         ({"num_canonical_nodes": -1}, OptionError, "num_canonical_nodes"),
-        ({"shuffle_block_size": 0}, OptionError, "shuffle_block_size"),
+        ({"shuffle_block_size": -1}, OptionError, "shuffle_block_size"),
         ({"partition_algo": "parrot"}, OptionError, "partition_algo"),
         ({"batch_size": 0}, OptionError, "batch_size"),
         ({"batch_size": 2.5}, OptionError, "batch_size"),

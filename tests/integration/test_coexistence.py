@@ -78,13 +78,16 @@ def test_cached_datasets_free_what_they_hold(source: str, tmp_path: Path) -> Non
     gc.collect()
     process = psutil.Process()
     n_open, n_threads, n_maps = process.num_fds(), process.num_threads(), len(process.memory_maps(grouped=False))
-    for number in range(100):
+
+    def open_and_read(number: int) -> None:
         dataset = StreamingDataset(remote=source, local=str(tmp_path / f"cache{number % 3}"), shuffle=True)
         checked_id(dataset[number])
         list(islice(dataset, 60))
         if number % 2:
             dataset.close()
-    del dataset
+
+    for number in range(100):
+        open_and_read(number)
     gc.collect()
     assert process.num_fds() <= n_open + 5
     assert process.num_threads() <= n_threads + 5
@@ -277,12 +280,12 @@ def test_streams_with_one_cache_or_several_are_mixed_and_split_keeps_them_apart(
         Stream(remote=str(tmp_path / "b"), local=str(tmp_path / "cache" / "b"), split="val"),
     ]
     expected = [*range(40), *range(1000, 1060), *range(5000, 5005)]
-    for _ in range(2):
-        dataset = StreamingDataset(streams=streams, shuffle=True)
+    datasets = [StreamingDataset(streams=streams, shuffle=True) for _ in range(2)]
+    for dataset in datasets:
         assert [checked_id(sample) for sample in dataset[:]] == expected
         assert sorted(map(checked_id, dataset)) == expected
-    assert dataset.samples_per_stream.tolist() == [40, 60, 5]
-    assert dataset.sample_offset_per_stream.tolist() == [0, 40, 100]
+        assert dataset.samples_per_stream.tolist() == [40, 60, 5]
+        assert dataset.sample_offset_per_stream.tolist() == [0, 40, 100]
     assert sorted(os.listdir(tmp_path / "cache" / "b" / "val")) == ["index.json", "shard.00000.mds"]
 
 

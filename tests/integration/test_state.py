@@ -147,7 +147,7 @@ def test_breaking_early_begins_the_next_epoch_each_time(
         assert list(islice(loader, 3)) == epochs[1][:3]
 
     dataset.set_epoch(0)  # continue
-    found = []
+    found: list[list[int]] = []
     while len(found) < N_BATCHES + 4:
         found += list(islice(loader, 3))
         state = loader.state_dict()

@@ -146,8 +146,10 @@ def log_tail(place: Place, *, n_bytes: int = 1500) -> str:
 
 
 def _connect_far(peer: socket.socket, place: Place) -> None:
-    """An address holds about a hundred bytes: through the kernel's link to the open folder, or where there is no /proc
-    through one of our own, in a private folder, so that nobody can swap it. That one a kill can leave behind.
+    """Connect where the path is longer than the hundred bytes of an address: through the kernel's link to the folder.
+
+    Where there is no /proc, through a link of our own, in a private folder, so that nobody can swap it; that one a
+    kill can leave behind.
     """
     folder = os.open(place.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -36,7 +36,7 @@ class EpochOrder:
         self.epoch = epoch
         self.draws = one_pass(catalog) if draws is None else checked_draws(catalog, draws)
         passes = whole_passes(catalog, self.draws)
-        self.n_samples = sum(self.draws.tolist())
+        self.n_samples: int = sum(self.draws.tolist())
         self.n_canonical_nodes = spec.num_canonical_nodes or _default_canonical_nodes(spec, catalog, passes)
         self.shuffle_block_size = spec.shuffle_block_size or _default_block(self.n_canonical_nodes, catalog, passes)
         mixing = Mixing(spec.seed, epoch, spec.shuffle_algo if spec.shuffle else None, self.shuffle_block_size)

@@ -10,11 +10,11 @@ import os
 import resource
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from streaming.errors import ShardDamagedError
+from streaming.errors import FormatError, ShardDamagedError
 from streaming.formats.index import Schema
 from streaming.formats.layout import layout_of
 from streaming.order import Catalog
@@ -22,8 +22,8 @@ from streaming.read.locks import ForkSafeLock
 from streaming.read.mapping import map_file
 from streaming.read.shard_files import OpenFile, ShardFiles
 
-Sample = dict[str, Any]
-Decode = Callable[[bytes], Sample]
+Sample: TypeAlias = dict[str, Any]
+Decode: TypeAlias = Callable[[bytes | memoryview], Sample]
 
 _MAX_MAPPED: Final = 4096  # far below the kernel's limit of maps (65,530), far above what a shuffle window needs
 
@@ -51,9 +51,10 @@ class MappedShard:
         """The decoded sample at this row."""
         offsets = self._offsets
         try:
-            return self._decode(self._view[offsets[row] : offsets[row + 1]].tobytes())
-        except ShardDamagedError as error:
-            raise _named(error, self._name, row) from error
+            return self._decode(self._view[offsets[row] : offsets[row + 1]])
+        except FormatError as error:
+            _name_sample(error, self._name, row)
+            raise
 
 
 class SourceShard:
@@ -80,12 +81,14 @@ class SourceShard:
             )
         try:
             return self._decode(record)
-        except ShardDamagedError as error:
-            raise _named(error, self._name, row) from error
+        except FormatError as error:
+            _name_sample(error, self._name, row)
+            raise
 
 
-def _named(error: ShardDamagedError, shard: str, row: int) -> ShardDamagedError:
-    return ShardDamagedError(f"{shard}, sample {row}: {error}")
+def _name_sample(error: FormatError, shard: str, row: int) -> None:
+    """A decoder does not know what it decodes; whoever reads the error must. It stays the kind that it is."""
+    error.args = (f"{shard}, sample {row}: {error}", *error.args[1:])
 
 
 class ShardPool:

@@ -1,0 +1,141 @@
+"""What every store must do, run against each that exists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.fetcher_world import started_s3_server
+from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
+from streaming.storage.local import FolderStore
+from streaming.storage.objects import open_bucket
+from streaming.storage.store import Store
+from streaming.storage.url import Bucket
+from streaming.testing.s3 import S3Server
+
+
+class StoreContract:
+    """Derive from this and give a fixture `store`: an empty store of your kind."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        raise NotImplementedError
+
+    def put(self, store: Store, name: str, content: bytes, folder: Path) -> None:
+        (folder / "to-put").write_bytes(content)
+        store.put(name, str(folder / "to-put"))
+
+    def test_what_is_put_is_got(self, store: Store, tmp_path: Path) -> None:
+        """Whole, under its name, with its size; also nothing at all, and much."""
+        for name, content in {"a": b"abc", "deep/er/b c": b"", "big": os.urandom(10 << 20)}.items():
+            self.put(store, name, content, tmp_path)
+            got = store.get(name)
+            assert (got.facts.name, got.facts.n_bytes, got.offset) == (name, len(content), 0)
+            assert b"".join(got.chunks) == content
+            assert store.head(name).n_bytes == len(content)
+
+    def test_a_put_replaces(self, store: Store, tmp_path: Path) -> None:
+        """And the version changes with it."""
+        self.put(store, "a", b"abc", tmp_path)
+        before = store.head("a").version
+        self.put(store, "a", b"defgh", tmp_path)
+        assert b"".join(store.get("a").chunks) == b"defgh"
+        assert before is None or store.head("a").version != before
+
+    def test_a_put_tells_how_far_it_is(self, store: Store, tmp_path: Path) -> None:
+        """At its end: all of it."""
+        (tmp_path / "file").write_bytes(bytes(3 << 20))
+        told: list[int] = []
+        store.put("a", str(tmp_path / "file"), moved=told.append)
+        assert max(told) == 3 << 20
+
+    def test_a_get_goes_on_from_an_offset(self, store: Store, tmp_path: Path) -> None:
+        """Of the same version, and of no other."""
+        self.put(store, "a", b"0123456789", tmp_path)
+        version = store.head("a").version
+        rest = store.get("a", offset=4, version=version)
+        assert (rest.offset, rest.facts.n_bytes, b"".join(rest.chunks)) == (4, 10, b"456789")
+        self.put(store, "a", b"9876543210", tmp_path)
+        with pytest.raises(TransferDamagedError):
+            store.get("a", offset=4, version=version)
+
+    def test_ranges_come_as_asked(self, store: Store, tmp_path: Path) -> None:
+        """In that order, overlapping too; one beyond the end is an error, never fewer bytes."""
+        self.put(store, "a", b"0123456789", tmp_path)
+        assert store.get_ranges("a", [(7, 10), (0, 2), (1, 3)]) == [b"789", b"01", b"12"]
+        with pytest.raises(TransferDamagedError):
+            store.get_ranges("a", [(8, 12)])
+
+    def test_a_list_is_all_below_a_folder(self, store: Store, tmp_path: Path) -> None:
+        """At any depth, with sizes; a name that only begins the same is not below."""
+        for name in ("a", "sub/b", "sub/deep/c", "submarine"):
+            self.put(store, name, name.encode(), tmp_path)
+        assert {facts.name: facts.n_bytes for facts in store.list()} == {
+            "a": 1,
+            "sub/b": 5,
+            "sub/deep/c": 10,
+            "submarine": 9,
+        }
+        assert {facts.name for facts in store.list("sub")} == {"sub/b", "sub/deep/c"}
+        assert list(store.list("nowhere")) == []
+
+    def test_what_is_deleted_is_gone(self, store: Store, tmp_path: Path) -> None:
+        """Deleting it again is done at once."""
+        self.put(store, "a", b"abc", tmp_path)
+        for _ in range(2):
+            store.delete("a")
+        for ask in (store.get, store.head):
+            with pytest.raises(ObjectMissingError, match="a"):
+                ask("a")
+        with pytest.raises(ObjectMissingError, match="a"):
+            store.get_ranges("a", [(0, 1)])
+
+    def test_a_missing_file_is_not_put(self, store: Store, tmp_path: Path) -> None:
+        """An error of ours, and no object."""
+        with pytest.raises(StorageError):
+            store.put("a", str(tmp_path / "nothing"))
+        assert list(store.list()) == []
+
+    def test_a_content_that_nobody_reads_leaves_nothing_open(self, store: Store, tmp_path: Path) -> None:
+        """Dropped in the middle, or before its beginning."""
+        self.put(store, "a", bytes(5 << 20), tmp_path)
+        for _ in range(50):
+            content: Any = store.get("a")
+            next(content.chunks)
+            store.get("a")
+        content = None
+        assert len(os.listdir("/proc/self/fd")) < 200
+
+
+class TestFolderStore(StoreContract):
+    """A folder."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return FolderStore(str(tmp_path / "store"))
+
+    def test_temporaries_are_no_objects(self, tmp_path: Path) -> None:
+        """What another writer has not finished is not listed."""
+        store = FolderStore(str(tmp_path))
+        (tmp_path / ".a.0123456789abcdef.tmp").touch()
+        assert list(store.list()) == []
+
+
+class TestBucketStore(StoreContract):
+    """S3."""
+
+    _n_stores = 0
+
+    @pytest.fixture(scope="class")
+    def server(self) -> Iterator[S3Server]:
+        yield from started_s3_server()
+
+    @pytest.fixture
+    def store(self, server: S3Server) -> Store:
+        TestBucketStore._n_stores += 1
+        place = Bucket("s3", server.bucket, f"contract/{TestBucketStore._n_stores}")
+        return open_bucket(place, server.variables() | {"HOME": "/nowhere"}, timeout_s=20.0)

@@ -1,0 +1,134 @@
+"""Whatever is killed, whenever: no byte is lost or wrong, and nothing is left for a person to clean up."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from integration.fetcher_world import (
+    FaultyStore,
+    client_of,
+    fetchers_of,
+    processes,
+    read_and_compare,
+    read_and_delete,
+    temporaries,
+    wait_until,
+)
+from streaming.fetch.protocol import FileNeed
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+N_KILLS = 50
+N_WORKERS = 4
+
+
+def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultyStore) -> None:
+    """Fifty times, under forked and spawned workers that compare every byte; no error, no wrong byte, nothing left."""
+    cache, rng = tmp_path / "cache", random.Random(1)
+    contents = store.fill("d", 32, 300_000)
+    needs = [FileNeed(0, str(i), 300_000) for i in range(32)]
+    store.delay_s = 0.01
+    fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+    over, n_read = spawn.Event(), spawn.Value("q", 0)
+    with client_of("s3://bkt/d", cache) as client, contextlib.ExitStack() as stack:
+        client.progress()
+        started = []
+        for i in range(N_WORKERS):
+            arguments = (client, needs[i::N_WORKERS], contents[i::N_WORKERS], over, n_read)
+            method = (fork, spawn)[i % 2].get_start_method()
+            started += stack.enter_context(processes(method, read_and_delete, [arguments]))
+        wait_until("all workers read", lambda: n_read.value > 20)
+        pauses_s = []
+        for _ in range(N_KILLS):
+            before, began_s = n_read.value, time.monotonic()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(client.progress()["pid"], signal.SIGKILL)
+            client.progress()
+            pauses_s.append(time.monotonic() - began_s)
+            time.sleep(rng.uniform(0, 0.1))
+            wait_until("files come again", lambda before=before: n_read.value > before)  # type: ignore[misc]
+        over.set()
+        for process in started:
+            process.join(30)
+        assert [process.exitcode for process in started] == [0] * N_WORKERS
+        print(f"pause after a kill: median {sorted(pauses_s)[N_KILLS // 2]:.3f} s, worst {max(pauses_s):.3f} s")
+        print(f"{n_read.value} files compared, {client.n_launched} launches by the parent")
+        wait_until("what was half-written is swept", lambda: temporaries(cache) == [])
+
+
+def test_after_the_death_of_all_the_next_start_sweeps(tmp_path: Path, store: FaultyStore) -> None:
+    """Killed in the middle of transfers: rubbish lies there, until anybody starts again."""
+    cache = tmp_path / "cache"
+    contents = store.fill("d", 8, 400_000)
+    needs = [FileNeed(0, str(i), 400_000) for i in range(8)]
+    store.drip_s = 30
+    client = client_of("s3://bkt/d", cache)
+    client.announce("rank0", needs)
+    wait_until("transfers are under way", lambda: len(temporaries(cache)) == 8)
+    (fetcher,) = fetchers_of(cache)
+    fetcher.kill()
+    client.close()
+    wait_until("it is dead", lambda: not fetchers_of(cache))
+    assert len(temporaries(cache)) == 8
+    store.drip_s = 0
+    with client_of("s3://bkt/d", cache) as client:
+        read_and_compare(client, needs, contents)
+        wait_until("rubbish is swept", lambda: temporaries(cache) == [])
+    assert sorted(path.name for path in cache.iterdir()) == sorted([".streaming", *(need.name for need in needs)])
+
+
+@pytest.mark.parametrize("how", ["its last client goes", "it is asked to end"])
+def test_an_end_in_the_middle_of_transfers_leaves_nothing(tmp_path: Path, store: FaultyStore, how: str) -> None:
+    """Its own temporaries go with it."""
+    cache = tmp_path / "cache"
+    store.fill("d", 8, 400_000)
+    store.drip_s = 30
+    client = client_of("s3://bkt/d", cache)
+    client.announce("rank0", [FileNeed(0, str(i), 400_000) for i in range(8)])
+    wait_until("transfers are under way", lambda: len(temporaries(cache)) == 8)
+    (fetcher,) = fetchers_of(cache)
+    if how == "it is asked to end":
+        fetcher.terminate()
+    client.close()
+    wait_until("it has ended", lambda: not fetchers_of(cache))
+    assert [path.name for path in cache.iterdir()] == [".streaming"]
+    assert not list(cache.rglob("*.sock"))
+
+
+def test_clients_that_are_killed_keep_nothing_alive(tmp_path: Path, store: FaultyStore) -> None:
+    """Also in the middle of waiting."""
+    cache = tmp_path / "cache"
+    store.faults["d/0"] = []
+    store.fill("d", 1, 400_000)
+    store.drip_s = 30
+    with processes("fork", _wait, [(str(cache),)] * 2):
+        wait_until("they wait", lambda: len(temporaries(cache)) == 1)
+    wait_until("the fetcher has ended", lambda: not fetchers_of(cache))
+    assert temporaries(cache) == []
+
+
+def _wait(root: str) -> None:
+    client_of("s3://bkt/d", Path(root)).wait(FileNeed(0, "0", 400_000))
+
+
+def test_a_cache_that_is_deleted_under_it_is_made_anew(tmp_path: Path, store: FaultyStore) -> None:
+    """The folder with files, lock and socket: the next clients start over, in it."""
+    cache = tmp_path / "cache"
+    contents = store.fill("d", 4, 1000)
+    needs = [FileNeed(0, str(i), 1000) for i in range(4)]
+    with client_of("s3://bkt/d", cache) as old:
+        read_and_compare(old, needs[:2], contents[:2])
+        for path in sorted(cache.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        cache.rmdir()
+        with client_of("s3://bkt/d", cache) as new:
+            read_and_compare(new, needs, contents)
+            read_and_compare(old, needs, contents)

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import MissingExtraError, NotYetError, OptionError, StateError
-from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import StreamConfig
 from streaming.indexing import Indexable, checked
 from streaming.order import (
     Cursor,
@@ -27,12 +25,10 @@ from streaming.order import (
     load_state,
     save_state,
 )
-from streaming.read.catalog_loader import catalog_of, load_streams
 from streaming.read.epoch import Begun, EpochRing, Loader
 from streaming.read.epoch_reader import read_epoch, shards_ahead
 from streaming.read.read_ahead import ReadAhead
-from streaming.read.shard_files import ShardFiles
-from streaming.read.shard_reader import ShardPool
+from streaming.read.sample_store import SampleStore
 from streaming.stream import Stream, StreamDefaults, make_private_cache, resolve
 from streaming.units import parse_count
 from streaming.world import World
@@ -125,34 +121,19 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         )
         self.streams = _streams(streams, remote=remote, local=local, split=split)
         defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip)
-        self._places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
-        for place in self._places:
+        places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
+        for place in places:
             make_private_cache(place)
-        self._client = FetchClient(
-            next((place.root for place in self._places if place.source is None), self._places[0].root),
-            [
-                StreamConfig(
-                    remote=place.remote,
-                    local=place.cache,
-                    download_retry=place.download_retry,
-                    download_timeout=place.download_timeout,
-                    keep_zip=place.keep_zip,
-                )
-                for place in self._places
-            ],
-        )
-        self._loaded = load_streams(self._places, self._client, allow_unsafe_types=allow_unsafe_types)
+        self._store = SampleStore(places, allow_unsafe_types=allow_unsafe_types)
         self._ring = EpochRing()
         self._ring_key: int | None = None  # set by our loader while it starts its workers
         self._open()
 
     def _open(self) -> None:
-        """What follows from the streams: in a started worker made anew, since nothing open can be handed over."""
-        self.catalog = catalog_of(self._loaded)
-        self._files = ShardFiles(self._loaded, self._client)
-        self._pool = ShardPool(self._files, allow_unsafe_types=self.allow_unsafe_types)
+        """What follows from the settings, made anew in a worker that was started with a pickle."""
+        self.catalog = self._store.catalog
         self._first_order = EpochOrder(self._spec, self.catalog, 0)
-        self._closing = weakref.finalize(self, _close, self._client, self._pool, self._ring)
+        self._closing = weakref.finalize(self, _close, self._store, self._ring)
         self._closing.atexit = False
 
     # --- sizes
@@ -261,8 +242,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         `retry` is accepted for compatibility; how often a transfer is tried is `download_retry`.
         """
         del retry
-        sample_id = checked(int(sample_id), self.size)
-        return self._pool.sample_by_id(self.catalog, sample_id)
+        return self._store.sample(checked(int(sample_id), self.size))
 
     # --- epochs
 
@@ -283,14 +263,15 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         batch_size = begun.batch_size or self.batch_size or 1
         plan = EpochPlan(self.order_of(begun.epoch), topology, batch_size, start=begun.start)
         ahead = None
-        if not self._files.all_sources:
+        store = self._store
+        if not store.files.all_sources:
             horizon = shards_ahead(plan, world.node, lambda: self.order_of(begun.epoch + 1))
             reader_name = f"{world.rank}.{loader.worker}"
-            ahead = ReadAhead(self._client, self._files, reader_name, None if self.predownload else horizon)
+            ahead = ReadAhead(store.client, store.files, reader_name, None if self.predownload else horizon)
         return read_epoch(
             WorkerReader(plan, world.rank, loader.worker, loader.n_workers),
             self.catalog,
-            self._pool,
+            store.pool,
             ahead,
             min_ahead=self.predownload or 8 * batch_size,
             get=self.__getitem__ if self._makes_samples_itself() else None,
@@ -319,8 +300,8 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def begin_epoch(self, key: int, n_workers: int, batch_size: int | None) -> Begun:
         """Begin the next epoch for the loader iteration of this key; its workers join it when they start."""
-        if not self._files.all_sources and not all(map(self._files.is_present, range(self.num_shards))):
-            self._client.hold()  # the fetcher goes on reading ahead while workers are replaced
+        if not self._store.is_complete():
+            self._store.client.hold()  # the fetcher goes on reading ahead while workers are replaced
         loader = Loader(key, 0, max(1, n_workers))
         return self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
 
@@ -390,7 +371,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("catalog", "_files", "_pool", "_first_order", "_closing"):
+        for name in ("catalog", "_first_order", "_closing"):
             state.pop(name, None)
         if self._world is None and context.get_spawning_popen() is not None:
             state["_world"] = self._detect_world()  # the worker may not see the process group
@@ -401,9 +382,8 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         self._open()
 
 
-def _close(client: FetchClient, pool: ShardPool, ring: EpochRing) -> None:
-    pool.close()
-    client.close()
+def _close(store: SampleStore, ring: EpochRing) -> None:
+    store.close()
     ring.close()
 
 

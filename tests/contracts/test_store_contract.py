@@ -125,14 +125,15 @@ class TestFolderStore(StoreContract):
         assert list(store.list()) == []
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    yield from started_s3_server()
+
+
 class TestBucketStore(StoreContract):
     """S3."""
 
     _n_stores = 0
-
-    @pytest.fixture(scope="class")
-    def server(self) -> Iterator[S3Server]:
-        yield from started_s3_server()
 
     @pytest.fixture
     def store(self, server: S3Server) -> Store:

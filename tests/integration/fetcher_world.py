@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from streaming.errors import MissingExtraError
@@ -69,7 +69,7 @@ class FaultyStore:
     @contextlib.contextmanager
     def started(cls) -> Iterator[FaultyStore]:
         """A running one."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        server = _Listener(("127.0.0.1", 0), _Handler)
         server.daemon_threads = True
         store = cls(server.server_address[1])
         server.store = store  # type: ignore[attr-defined]
@@ -97,6 +97,13 @@ class FaultyStore:
         contents = [content(f"{prefix}/{i}", n_bytes) for i in range(n)]
         self.objects |= {f"{prefix}/{i}": whole for i, whole in enumerate(contents)}
         return contents
+
+
+class _Listener(ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def handle_error(self, *_: object) -> None:
+        """Clients are killed here; that is no news."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -228,14 +235,13 @@ def read_and_compare(client: FetchClient, needs: Sequence[FileNeed], contents: S
 
 
 def read_and_delete(
-    client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes], over: Any, n: Any
+    client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes], over: Any, n_read: Any, i: int
 ) -> None:
-    """Read these files again and again, each time from the store, until told to stop; counts them in `n`."""
+    """Read these files again and again, each time from the store, until told to stop; counts them in `n_read[i]`."""
     while not over.is_set():
         client.announce(f"reader-{os.getpid()}", needs)
         for need, expected in zip(needs, contents):
             path = client.wait(need)
             assert Path(path).read_bytes() == expected
             os.unlink(path)
-            with n.get_lock():
-                n.value += 1
+            n_read[i] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import operator
 import os
 import random
 import signal
@@ -26,41 +27,42 @@ from streaming.fetch.protocol import FileNeed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
-N_KILLS = 50
+N_KILLS = 40
 N_WORKERS = 4
 
 
 def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultyStore) -> None:
-    """Fifty times, under forked and spawned workers that compare every byte; no error, no wrong byte, nothing left."""
+    """Again and again, under forked and spawned workers that compare every byte: no error, nothing wrong or left."""
     cache, rng = tmp_path / "cache", random.Random(1)
     contents = store.fill("d", 32, 300_000)
     needs = [FileNeed(0, str(i), 300_000) for i in range(32)]
     store.delay_s = 0.01
     fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
-    over, n_read = spawn.Event(), spawn.Value("q", 0)
+    over, n_read = spawn.Event(), spawn.Array("q", N_WORKERS, lock=False)
     with client_of("s3://bkt/d", cache) as client, contextlib.ExitStack() as stack:
         client.progress()
         started = []
         for i in range(N_WORKERS):
-            arguments = (client, needs[i::N_WORKERS], contents[i::N_WORKERS], over, n_read)
+            arguments = (client, needs[i::N_WORKERS], contents[i::N_WORKERS], over, n_read, i)
             method = (fork, spawn)[i % 2].get_start_method()
             started += stack.enter_context(processes(method, read_and_delete, [arguments]))
-        wait_until("all workers read", lambda: n_read.value > 20)
+        wait_until("all workers read", lambda: all(n_read))
         pauses_s = []
         for _ in range(N_KILLS):
-            before, began_s = n_read.value, time.monotonic()
+            before, began_s = list(n_read), time.monotonic()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(client.progress()["pid"], signal.SIGKILL)
             client.progress()
             pauses_s.append(time.monotonic() - began_s)
             time.sleep(rng.uniform(0, 0.1))
-            wait_until("files come again", lambda before=before: n_read.value > before)  # type: ignore[misc]
+            # Five deaths within one request are an error, so every worker gets on between them.
+            wait_until("files come again", lambda before=before: all(map(operator.lt, before, n_read)))  # type: ignore[misc]
         over.set()
         for process in started:
             process.join(30)
         assert [process.exitcode for process in started] == [0] * N_WORKERS
         print(f"pause after a kill: median {sorted(pauses_s)[N_KILLS // 2]:.3f} s, worst {max(pauses_s):.3f} s")
-        print(f"{n_read.value} files compared, {client.n_launched} launches by the parent")
+        print(f"{sum(n_read)} files compared, {client.n_launched} launches by the parent")
         wait_until("what was half-written is swept", lambda: temporaries(cache) == [])
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from integration.fetcher_world import (
@@ -244,6 +244,32 @@ def test_a_thread_takes_its_connection_with_it(tmp_path: Path) -> None:
             thread.start()
             thread.join()
         assert len(os.listdir("/proc/self/fd")) == n_open
+
+
+def test_closing_ends_what_others_wait_for(tmp_path: Path, store: FaultyStore) -> None:
+    """At once, with an error that says what was waited for; a forked child's closing does not."""
+    store.fill("d", 1, 400_000)
+    store.drip_s = 30
+    errors: list[Exception] = []
+    client = client_of("s3://bkt/d", tmp_path)
+
+    def wait() -> None:
+        try:
+            client.wait(FileNeed(0, "0", 400_000))
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until("it waits", lambda: client.progress()["moving"] == 1)
+    run_all("fork", FetchClient.close, [(client,)])
+    assert client.progress()["connections"] == 2
+    began_s = time.monotonic()
+    client.close()
+    thread.join()
+    assert time.monotonic() - began_s < 2
+    assert [type(error) for error in errors] == [FetchError]
+    assert "0 of s3://bkt/d" in str(errors[0])
 
 
 def test_a_pickled_client_is_its_configuration(tmp_path: Path) -> None:

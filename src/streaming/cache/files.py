@@ -23,7 +23,7 @@ from typing import Final
 from streaming.errors import NoRoomError, StorageError
 
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
-_NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+_UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PRIVATE_FOLDER: Final = ".streaming"  # sockets, locks and logs: never swept
 
@@ -106,7 +106,7 @@ class Temporary:
             try:
                 os.posix_fallocate(self._file, 0, n_bytes)
             except OSError as error:
-                if error.errno not in _NO_LOCKS:  # a file system without reservations: met when written
+                if error.errno not in _UNSUPPORTED:  # a file system without reservations: met when written
                     raise
 
     def write(self, chunk: bytes | memoryview) -> None:
@@ -182,7 +182,7 @@ def _lock(file: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX)  # at most a sweeper holds it, for a moment
     except OSError as error:
-        if error.errno not in _NO_LOCKS:  # without locks nobody can take it for rubbish either
+        if error.errno not in _UNSUPPORTED:  # without locks nobody can take it for rubbish either
             raise
 
 

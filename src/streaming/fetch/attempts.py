@@ -25,7 +25,7 @@ def attempted(what: str, n_attempts: int, call: Callable[[int], T], *, rng: rand
     The last error is raised, with the number of attempts in its words. `what` is for the error if none is allowed.
     """
     if n_attempts < 1:
-        raise StorageError(f"{what}: no attempt is allowed; set download_retry to 1 or more")
+        raise StorageError(f"{what}: no attempt is allowed; set download_retry (of a writer: retry) to 1 or more")
     for attempt in range(n_attempts):
         try:
             return call(attempt)

@@ -186,13 +186,14 @@ class FetchClient:
             self._held = self._open(start=start)
 
     def close(self) -> None:
-        """Drop every connection of this process. A later request connects anew."""
+        """End every connection of this process, and so what other threads wait for. A later request connects anew."""
         with self._lock:
             connections = list(self._connections)
             self._held = None
             self._lists.clear()
+            self._n_closed += 1
         for connection in connections:
-            connection.close()
+            connection.end()
 
     def __enter__(self) -> FetchClient:
         return self
@@ -216,6 +217,7 @@ class FetchClient:
         self._held = None
         self._lists: dict[str, _List] = {}
         self._in_root = self._root is not None
+        self._n_closed = 0
         self.n_sent = 0  # requests, for tests and reports
         self.n_launched = 0
         _clients.add(self)
@@ -233,11 +235,13 @@ class FetchClient:
     def _ask(self, request: Request, what: str, *, timeout_s: float | None = None) -> Done:
         """The answer to a request, whatever happens to the fetcher meanwhile; what it failed with is raised."""
         clock = _Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
-        n_deaths = 0
+        n_deaths, n_closed = 0, self._n_closed
         while True:
             try:
                 answer = self._exchange(request, what)
             except ConnectionError as error:
+                if n_closed != self._n_closed:
+                    raise FetchError(f"the dataset was closed while waiting for {what}") from error
                 n_deaths += 1
                 if n_deaths >= _MAX_DEATHS:
                     place = self._place()
@@ -371,6 +375,14 @@ class _Connection:
         return not self._close.alive
 
     def close(self) -> None:
+        """Drop this process's copy of the socket."""
+        self._close()
+
+    def end(self) -> None:
+        """End it for every thread and process that has it: who waits for an answer is woken."""
+        if not self.closed:
+            with contextlib.suppress(OSError):
+                self._peer.shutdown(socket.SHUT_RDWR)
         self._close()
 
     def exchange(self, request: Request) -> Answer:

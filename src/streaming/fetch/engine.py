@@ -6,6 +6,7 @@ for has one event, so its arrival wakes those who wait for it and nobody else.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
 import sys
@@ -24,6 +25,12 @@ from streaming.fetch.transfer import FileTask, Moved, fetch_file
 from streaming.storage.store import Store
 
 _N_ERRANDS: Final = 8  # uploads and the like at once; each upload holds 32 MiB
+
+
+def log(words: str) -> None:
+    """One entry of the fetcher's log, which is its standard error; a full disk must not stop what is logged."""
+    with contextlib.suppress(OSError, ValueError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), words, file=sys.stderr, flush=True)  # noqa: T201
 
 
 @dataclass(slots=True)
@@ -169,10 +176,10 @@ class Engine:
                     raise
                 self._fetch(task, moved, rng)
         except StreamingError as error:
-            print(f"not fetched: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+            log(f"not fetched: {type(error).__name__}: {error}")
             return error
         except Exception as error:
-            traceback.print_exc()
+            log(traceback.format_exc())
             return FetchError(
                 f"{task.name} of {task.remote}: the fetcher failed with {error!r}; its log has the details"
             )
@@ -226,6 +233,6 @@ class Errands:
         except StreamingError as error:
             errand.answer = Failed(error)
         except Exception as error:
-            traceback.print_exc()
+            log(traceback.format_exc())
             errand.answer = Failed(FetchError(f"the fetcher failed with {error!r}; its log has the details"))
         errand.event.set()

@@ -30,7 +30,7 @@ class Limits:
     n_transfers: int = 16
     grace_s: float = 2.0  # from a job's last connection to the end of its lists; from the last of all to our end
     first_grace_s: float = 10.0  # for the first connection to come
-    rest_s: float = 5.0  # how long a failure stands
+    rest_s: float = 2.0  # how long a failure stands
 
 
 class Stage(enum.Enum):

@@ -42,6 +42,7 @@ _WHOLE_S: Final = 7 * 24 * 3600.0  # a transfer may take long, as long as it mov
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]{1,300})</Message>")
+_OF_CREDENTIALS: Final = re.compile(r"Error performing [A-Z]+ \S*(?:/latest/(?:api|meta-data)/|//169\.254\.|//sts\.)")
 
 
 def open_bucket(
@@ -54,7 +55,8 @@ def open_bucket(
     settings = s3_settings(location.name, environment, for_uploads=for_uploads)
     if settings.identity is Identity.INSTANCE and not _has_role(settings.metadata_endpoint):
         settings = replace(settings, identity=Identity.NOBODY)
-    return BucketStore(location, settings, _connected(location, settings, timeout_s, whole_requests=for_uploads))
+    keys = _keys(environment) if settings.identity is Identity.KEYS else {}
+    return BucketStore(location, settings, _connected(location, settings, keys, timeout_s, whole_requests=for_uploads))
 
 
 class BucketStore:
@@ -153,7 +155,19 @@ def read_timeout_s(timeout_s: float) -> float:
     return max(timeout_s / 4, min(timeout_s, 10.0))
 
 
-def _connected(location: Bucket, settings: S3Settings, timeout_s: float, *, whole_requests: bool) -> S3Store:
+def _keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """The keys of the environment that is meant, which need not be this process's."""
+    names = {
+        "access_key_id": "AWS_ACCESS_KEY_ID",
+        "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+        "session_token": "AWS_SESSION_TOKEN",
+    }
+    return {option: environment[name] for option, name in names.items() if environment.get(name)}
+
+
+def _connected(
+    location: Bucket, settings: S3Settings, keys: Mapping[str, str], timeout_s: float, *, whole_requests: bool
+) -> S3Store:
     from obstore.store import S3Store
 
     client_options: dict[str, Any] = {
@@ -161,7 +175,7 @@ def _connected(location: Bucket, settings: S3Settings, timeout_s: float, *, whol
         "read_timeout": timedelta(seconds=timeout_s if whole_requests else read_timeout_s(timeout_s)),
         "timeout": timedelta(seconds=_WHOLE_S),
     }
-    options: dict[str, Any] = {"region": settings.region, "metadata_endpoint": settings.metadata_endpoint}
+    options: dict[str, Any] = {"region": settings.region, "metadata_endpoint": settings.metadata_endpoint, **keys}
     if settings.endpoint is not None:
         # Both names: the second would else be read from the environment and win.
         options |= {"endpoint": settings.endpoint, "aws_endpoint_url_s3": settings.endpoint}
@@ -272,6 +286,8 @@ def _meaning(error: Exception) -> tuple[type[StorageError], str, str]:
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0
     answer = f"the store answered {status}{_reason(text)}"
+    if _OF_CREDENTIALS.search(text):
+        return ObjectForbiddenError, f"no credentials could be had ({_first_line(text)})", "check the role"
     if isinstance(error, FileNotFoundError | theirs.NotFoundError) or status == 404:
         if "<Code>NoSuchBucket</Code>" in text:
             return ObjectMissingError, "there is no such bucket", "check the bucket's name and the endpoint"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from integration.fetcher_world import started_s3_server
 from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
 from streaming.storage.local import FolderStore
 from streaming.storage.objects import open_bucket
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket
 from streaming.testing.s3 import S3Server
+from support.fetcher_world import started_s3_server
 
 
 class StoreContract:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.fetcher_world import FaultyStore, started_s3_server
 from streaming.testing.s3 import S3Server
+from support.fetcher_world import FaultyStore, started_s3_server
 
 
 @pytest.fixture(scope="session")

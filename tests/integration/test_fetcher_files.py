@@ -11,17 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from integration.fetcher_world import (
-    Fault,
-    FaultyStore,
-    client_of,
-    content,
-    filled,
-    read_and_compare,
-    run_all,
-    temporaries,
-    wait_until,
-)
 from streaming.errors import (
     DeadlineError,
     NoRoomError,
@@ -36,6 +25,17 @@ from streaming.errors import (
 from streaming.fetch.protocol import FileNeed
 from streaming.formats.compression import compress
 from streaming.formats.hashing import hasher
+from support.fetcher_world import (
+    Fault,
+    FaultyStore,
+    client_of,
+    content,
+    filled,
+    read_and_compare,
+    run_all,
+    temporaries,
+    wait_until,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from integration.fetcher_world import (
+from streaming.fetch.protocol import FileNeed
+from support.fetcher_world import (
     FaultyStore,
     client_of,
     fetchers_of,
@@ -23,11 +24,10 @@ from integration.fetcher_world import (
     temporaries,
     wait_until,
 )
-from streaming.fetch.protocol import FileNeed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
-N_KILLS = 40
+N_KILLS = 25
 N_WORKERS = 4
 
 

@@ -19,7 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from integration.fetcher_world import (
+from streaming.errors import FetchError
+from streaming.fetch.client import FetchClient
+from streaming.fetch.meeting import Place, place_in_root, private_place
+from streaming.fetch.protocol import PROTOCOL, Done, FileNeed, StreamConfig, receive_request, send_answer
+from support.fetcher_world import (
     FaultyStore,
     client_of,
     content,
@@ -30,10 +34,6 @@ from integration.fetcher_world import (
     run_all,
     wait_until,
 )
-from streaming.errors import FetchError
-from streaming.fetch.client import FetchClient
-from streaming.fetch.meeting import Place, place_in_root, private_place
-from streaming.fetch.protocol import PROTOCOL, Done, FileNeed, StreamConfig, receive_request, send_answer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 

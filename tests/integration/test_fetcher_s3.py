@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from integration.fetcher_world import client_of, content, fetchers_of, read_and_compare, run_all, wait_until
 from streaming.errors import (
     MissingExtraError,
     NotYetError,
@@ -20,6 +19,7 @@ from streaming.errors import (
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import FileNeed
 from streaming.testing.s3 import S3Server
+from support.fetcher_world import client_of, content, fetchers_of, read_and_compare, run_all, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 

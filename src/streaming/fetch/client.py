@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from streaming.errors import DeadlineError, FetchError
@@ -451,12 +451,8 @@ def _ticket() -> str:
     return os.urandom(8).hex()
 
 
-def _forked_clients() -> Iterator[FetchClient]:
-    yield from list(_clients)
-
-
 def _after_fork() -> None:
-    for client in _forked_clients():
+    for client in list(_clients):
         client._forked()
 
 

@@ -20,7 +20,7 @@ import traceback
 from typing import Final, NoReturn
 
 from streaming.cache.files import Temporaries
-from streaming.fetch.engine import Engine
+from streaming.fetch.engine import Engine, log
 from streaming.fetch.meeting import EXIT_HELD, EXIT_UNUSABLE, Place
 from streaming.fetch.policy import Limits
 from streaming.fetch.server import Server
@@ -39,7 +39,7 @@ def main(root: str | None, folder: str, name: str) -> NoReturn:
         lock = _hold_lock(place)
         ear = _listen(place, umask)
     except OSError as error:
-        print(f"cannot serve at {place.folder}: {error}", file=sys.stderr)  # noqa: T201
+        log(f"cannot serve at {place.folder}: {error}")
         _end(EXIT_UNUSABLE)
     if os.fork():
         os._exit(0)  # the starter has nothing to reap, and knows that we listen
@@ -52,11 +52,12 @@ def main(root: str | None, folder: str, name: str) -> NoReturn:
         threading.Thread(target=_keep_house, args=(place, ours), name="house", daemon=True).start()
         Server(ear, engine, stores).serve()
     except Exception:
-        traceback.print_exc()
+        log(traceback.format_exc())
     finally:
-        if _inode(place.socket) == ours:
-            os.unlink(place.socket)  # whoever is in the backlog is reset and asks again
-        ear.close()
+        with contextlib.suppress(OSError):
+            if _inode(place.socket) == ours:
+                os.unlink(place.socket)  # whoever is in the backlog is reset and asks again
+            ear.close()
         temporaries.close()
         os.close(lock)
         _end(0)

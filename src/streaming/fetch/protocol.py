@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Final
@@ -277,9 +276,3 @@ def _error(kind_name: str, message: str) -> StreamingError:
     error: StreamingError = kind.__new__(kind, message)  # not by constructor: some take other arguments
     error.args = (message,)
     return error
-
-
-def joined(needs: Sequence[FileNeed]) -> str:
-    """A few of the names, for messages."""
-    shown = ", ".join(need.name for need in needs[:3])
-    return shown + (f" and {len(needs) - 3} more" if len(needs) > 3 else "")

@@ -27,7 +27,7 @@ from streaming.order import (
 )
 from streaming.read.epoch import Begun, EpochRing, Loader
 from streaming.read.epoch_reader import read_epoch, shards_ahead
-from streaming.read.read_ahead import ReadAhead
+from streaming.read.read_ahead import MAX_ANNOUNCED, ReadAhead
 from streaming.read.sample_store import SampleStore
 from streaming.stream import Stream, StreamDefaults, make_private_cache, resolve
 from streaming.units import parse_count
@@ -266,14 +266,19 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         store = self._store
         if not store.files.all_sources:
             horizon = shards_ahead(plan, world.node, lambda: self.order_of(begun.epoch + 1))
-            reader_name = f"{world.rank}.{loader.worker}"
-            ahead = ReadAhead(store.client, store.files, reader_name, None if self.predownload else horizon)
+            ahead = ReadAhead(
+                store.client,
+                store.files,
+                f"{world.rank}.{loader.worker}",
+                None if self.predownload else horizon,
+                renew_after=MAX_ANNOUNCED // 2 * plan.order.n_samples // self.num_shards,
+            )
         return read_epoch(
             WorkerReader(plan, world.rank, loader.worker, loader.n_workers),
             self.catalog,
             store.pool,
             ahead,
-            min_ahead=self.predownload or 8 * batch_size,
+            min_ahead=self.predownload or max(64, 8 * batch_size),
             get=self.__getitem__ if self._makes_samples_itself() else None,
         )
 

@@ -50,6 +50,10 @@ class StateError(StreamingError, ValueError):
     """A checkpoint state that does not belong to this dataset, or cannot take effect."""
 
 
+class ClosedError(StreamingError, ValueError):
+    """Something is used that was closed (ValueError, as of a closed file)."""
+
+
 # --- what the bytes say
 
 

@@ -46,7 +46,7 @@ def test_every_door_gives_the_expected_samples(name: str, view: dict[str, Any], 
             LocalDataset(root, view["split"])
         return
     before = _listing(root)
-    datasets = [
+    datasets: list[StreamingDataset | LocalDataset] = [
         StreamingDataset(**cached),
         StreamingDataset(**in_place),
         LocalDataset(root, view["split"], allow_unsafe_types=True),

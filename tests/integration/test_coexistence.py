@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from streaming import LocalDataset, Stream, StreamingDataLoader, StreamingDataset
+from streaming.errors import ClosedError
 from support.numbered import checked_id, checked_ids, write_numbered
 from support.ranks import Job, Layout, Report, finish, global_batches, make_dataset, make_loader, run_ranks, start_rank
 
@@ -92,6 +93,37 @@ def test_cached_datasets_free_what_they_hold(source: str, tmp_path: Path) -> Non
     assert process.num_fds() <= n_open + 5
     assert process.num_threads() <= n_threads + 5
     assert len(process.memory_maps(grouped=False)) <= n_maps + 50
+
+
+def test_a_closed_dataset_says_so_and_touches_nothing(source: str, tmp_path: Path) -> None:
+    """Its descriptor's number may be another file's by then."""
+    dataset = StreamingDataset(local=source, shuffle=True)
+    next(iter(dataset))
+    dataset.close()
+    dataset.close()
+    others = [(tmp_path / f"{number}").open("w+b") for number in range(20)]
+    for use in (lambda: iter(dataset), lambda: dataset[0], lambda: dataset.set_epoch(3)):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+    for file in others:
+        file.seek(0)
+        assert file.read() == b""
+        file.close()
+
+
+def test_many_open_shards_stay_within_the_descriptors(tmp_path: Path) -> None:
+    """Three datasets in place, each of more shards than a limit of 256 descriptors allows: read again and again."""
+    write_numbered(str(tmp_path / "source"), 400, size_limit=150)
+    datasets = [StreamingDataset(local=str(tmp_path / "source"), shuffle=True, shuffle_seed=seed) for seed in range(3)]
+    assert datasets[0].num_shards > 256
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        for _ in range(2):
+            for samples in zip(*datasets):
+                assert len({checked_id(sample) for sample in samples}) >= 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _seeds_in_chaos(job: Job, rank: int) -> Report:

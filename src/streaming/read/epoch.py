@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from multiprocessing import context, reduction
 from typing import Any, Final
 
-from streaming.errors import OptionError
+from streaming.errors import ClosedError, OptionError
 from streaming.order import Cursor
 from streaming.read.locks import ForkSafeLock
 
@@ -70,6 +70,7 @@ class EpochRing:
 
     def _adopt(self, fd: int) -> None:
         self._fd = fd
+        self._is_closed = False
         self._lock = ForkSafeLock()
         self._close = weakref.finalize(self, os.close, fd)  # a forked child closes its own copy
         self._close.atexit = False
@@ -147,6 +148,8 @@ class EpochRing:
     def _locked(self) -> Iterator[_Ring]:
         # Two locks: the kernel's belongs to the process and does not keep its threads apart.
         with self._lock:
+            if self._is_closed:
+                raise ClosedError("the dataset is closed")
             fcntl.lockf(self._fd, fcntl.LOCK_EX)
             try:
                 yield _Ring(self._fd)
@@ -161,7 +164,8 @@ class EpochRing:
         return _handed_ring, (reduction.DupFd(self._fd),)
 
     def close(self) -> None:
-        """Give the descriptor back. The ring cannot be used afterwards."""
+        """Give the descriptor back. Using the ring afterwards raises ClosedError."""
+        self._is_closed = True  # its number may be another file's from now on
         self._close()
 
 
@@ -227,7 +231,7 @@ _rings: weakref.WeakSet[EpochRing] = weakref.WeakSet()
 
 def _give_up_abandoned() -> None:
     for ring in list(_rings):
-        with suppress(OSError):
+        with suppress(OSError, ClosedError):
             ring.give_up_abandoned()
 
 

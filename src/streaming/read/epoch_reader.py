@@ -73,14 +73,17 @@ def read_epoch(
         current = upcoming
 
 
-def shards_ahead(plan: EpochPlan, node: int, next_order: Callable[[], EpochOrder]) -> Callable[[int], Iterator[int]]:
-    """What a node needs from a position on and in the next epoch, shard by shard, for read-ahead."""
+def shards_ahead(plan: EpochPlan, node: int, next_order: Callable[[], EpochOrder]) -> Callable[[int, int], list[int]]:
+    """What a node needs from a position on and in the next epoch, for read-ahead: (position, limit) -> shards."""
+    kept: list[EpochOrder] = []  # the next epoch's order, made only when the end of this one is in reach
 
-    def horizon(position: int) -> Iterator[int]:
-        n_shards = plan.order.catalog.n_shards
-        yield from plan.first_uses(node, position, n_shards).tolist()
-        # Made only when the end of this epoch is in reach.
-        yield from first_uses(next_order(), plan.topology, node, 0, n_shards).tolist()
+    def horizon(position: int, limit: int) -> list[int]:
+        shards: list[int] = plan.first_uses(node, position, limit).tolist()
+        if len(shards) < limit:
+            if not kept:
+                kept.append(next_order())
+            shards += first_uses(kept[0], plan.topology, node, 0, limit - len(shards)).tolist()
+        return shards
 
     return horizon
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from streaming.fetch.client import FetchClient
 from streaming.read.shard_files import ShardFiles
 
-_MAX_ANNOUNCED: Final = 1024
+MAX_ANNOUNCED: Final = 1024
+_MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED  # shards in use and shards on disk are passed over
 
 
 class ReadAhead:
-    """One reader's announcements: renewed when half of the last list is on disk, or when it no longer covers.
+    """One reader's announcements. Says nothing, and starts no fetcher, while all that is looked at is on disk.
 
-    `reader` names this reader in its job. `horizon(position)` gives the shards that this machine needs at or after a
-    position and on into the next epoch, in order of first use; None to announce only what is planned exactly.
-    Says nothing, and starts no fetcher, while everything needed is on disk.
+    `reader` names this reader in its job. `horizon(position, limit)` gives the shards that this machine needs at or
+    after a position and on into the next epoch, in order of first use; it is asked again every `renew_after` positions,
+    and whenever something is missing that was not announced. None: only what is planned exactly is announced.
     """
 
     def __init__(
@@ -25,40 +25,32 @@ class ReadAhead:
         client: FetchClient,
         files: ShardFiles,
         reader: str,
-        horizon: Callable[[int], Iterable[int]] | None,
+        horizon: Callable[[int, int], Sequence[int]] | None,
+        *,
+        renew_after: int,
     ) -> None:
         self._client = client
         self._files = files
         self._reader = reader
         self._horizon = horizon
+        self._renew_after = renew_after
+        self._renew_at: int | None = -1  # a position; None: the last look went to the end of the next epoch
         self._announced: set[int] = set()
-        self._is_exhaustive = False  # whether nothing is missing beyond the last list
 
-    def advance(self, planned: list[int], position: int) -> None:
+    def advance(self, planned: Sequence[int], position: int) -> None:
         """The next shards to be read are `planned`, in this order; the rest of the epoch begins at `position`."""
         missing = [shard for shard in planned if not self._files.is_present(shard)]
-        if self._covers(missing):
+        is_due = self._horizon is not None and self._renew_at is not None and position >= self._renew_at
+        if not is_due and self._announced.issuperset(missing):
             return
-        rest = self._horizon(position) if self._horizon is not None else ()
-        wanted = list(self._missing(chain(missing, rest)))
-        self._is_exhaustive = self._horizon is not None and len(wanted) < _MAX_ANNOUNCED
+        wanted = dict.fromkeys(missing)
+        if self._horizon is not None:
+            ahead = self._horizon(position, _MAX_LOOKED_AT)
+            self._renew_at = None if len(ahead) < _MAX_LOOKED_AT else position + self._renew_after
+            wanted |= dict.fromkeys(shard for shard in ahead if not self._files.is_present(shard))
         if wanted or self._announced:
-            self._announced = set(wanted)
-            self._client.announce(self._reader, [self._files.need(shard) for shard in wanted])
-
-    def _covers(self, missing: list[int]) -> bool:
-        """Whether the last list holds all that is missing, and more than half of it is still to come."""
-        if any(shard not in self._announced for shard in missing):
-            return False
-        if self._is_exhaustive or self._horizon is None:
-            return True
-        return 2 * sum(map(self._files.is_present, self._announced)) < len(self._announced)
-
-    def _missing(self, shards: Iterable[int]) -> Iterator[int]:
-        seen: set[int] = set()
-        for shard in shards:
-            if shard not in seen and not self._files.is_present(shard):
-                seen.add(shard)
-                yield shard
-                if len(seen) == _MAX_ANNOUNCED:
-                    return
+            needs = list(wanted)[:MAX_ANNOUNCED]
+            self._announced = set(needs)
+            if len(needs) < len(wanted) and self._renew_at is None:
+                self._renew_at = position + self._renew_after
+            self._client.announce(self._reader, [self._files.need(shard) for shard in needs])

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from streaming.errors import FormatError, ShardDamagedError
+from streaming.errors import ClosedError, FormatError, ShardDamagedError
 from streaming.formats.index import Schema
 from streaming.formats.layout import layout_of
 from streaming.order import Catalog
@@ -99,8 +99,10 @@ class ShardPool:
         self._allow_unsafe_types = allow_unsafe_types
         self._decoders: dict[Schema, Decode] = {}
         self._lock = ForkSafeLock()
-        self._max_descriptors = max(16, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 128) // 2)
+        self._limit = _MAX_MAPPED
+        self._is_closed = False
         self.open_shards: dict[int, OpenShard] = {}  # read without a lock: the hot loop's one look-up
+        _pools.add(self)
 
     def sample_by_id(self, catalog: Catalog, sample_id: int) -> Sample:
         """One sample, from anywhere; waits for its shard if it must be fetched. The id is not checked."""
@@ -112,22 +114,25 @@ class ShardPool:
         return opened.sample(row)
 
     def open(self, shard: int) -> OpenShard:
-        """Open a shard, waiting for it if it must be fetched, and keep it open."""
+        """Open a shard, waiting for it if it must be fetched, and keep it open. Raises ClosedError."""
+        if self._is_closed:
+            raise ClosedError("the dataset is closed")
         file = self._files.open(shard)  # outside the lock: it may wait for the network
         opened = self._opened(shard, file)
         with self._lock:
             kept = self.open_shards.setdefault(shard, opened)
-            limit = _MAX_MAPPED if isinstance(kept, MappedShard) else self._max_descriptors
-            if len(self.open_shards) > limit:
-                # Oldest first: in a shuffle window they are the likeliest to be used up.
-                for old in list(self.open_shards)[: len(self.open_shards) - limit]:
-                    if old != shard:
-                        del self.open_shards[old]
+            if isinstance(kept, SourceShard):
+                self._limit = _descriptors_each()
+            while len(self.open_shards) > self._limit:  # oldest first: the likeliest to be used up
+                oldest = next(iter(self.open_shards))
+                if oldest == shard:
+                    break
+                del self.open_shards[oldest]
         return kept
 
     def keep_only(self, shards: Iterable[int]) -> None:
         """Close all shards but these, once so many are open that it matters."""
-        if len(self.open_shards) > self._max_descriptors // 2:
+        if 4 * len(self.open_shards) > 3 * self._limit:
             kept = set(shards)
             with self._lock:
                 for shard in list(self.open_shards):
@@ -135,7 +140,8 @@ class ShardPool:
                         del self.open_shards[shard]
 
     def close(self) -> None:
-        """Close all shards."""
+        """Close all shards, for good."""
+        self._is_closed = True
         with self._lock:
             self.open_shards.clear()
 
@@ -164,3 +170,14 @@ class ShardPool:
             make_decoder = layout_of(schema.format).make_decoder
             decode = self._decoders[schema] = make_decoder(schema, allow_unsafe_types=self._allow_unsafe_types)
         return decode
+
+
+_pools: weakref.WeakSet[ShardPool] = weakref.WeakSet()
+
+
+def _descriptors_each() -> int:
+    """How many descriptors one pool may hold, so that all of this process leave room for others."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return _MAX_MAPPED
+    return min(_MAX_MAPPED, max(16, (soft - 128) // 2 // max(1, len(_pools))))

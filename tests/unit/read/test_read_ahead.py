@@ -1,0 +1,140 @@
+"""What a reader announces: what is missing, in order of first use, and no more often than it must."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from streaming.fetch.client import FetchClient
+from streaming.fetch.protocol import FileNeed, StreamConfig
+from streaming.formats.index import INDEX_NAME, dump_index, parse_index
+from streaming.read.catalog_loader import StreamFiles
+from streaming.read.place import Place
+from streaming.read.read_ahead import MAX_ANNOUNCED, ReadAhead
+from streaming.read.shard_files import ShardFiles
+
+N_SHARDS = 10_000
+ROWS = 10
+
+
+class Recorder(FetchClient):
+    """A client that notes what is announced instead of sending it."""
+
+    def __init__(self, cache: str) -> None:
+        super().__init__(cache, [StreamConfig(remote="/nowhere", local=cache)])
+        self.lists: list[list[str]] = []
+
+    def announce(self, reader: str, needs: Sequence[FileNeed]) -> None:
+        self.lists.append([need.name for need in needs])
+
+
+@pytest.fixture(scope="module")
+def entries() -> bytes:
+    """An index of many small shards."""
+    return dump_index(
+        {
+            "column_encodings": ["int"],
+            "column_names": ["x"],
+            "column_sizes": [8],
+            "compression": None,
+            "format": "mds",
+            "hashes": [],
+            "raw_data": {"basename": f"shard.{number:05}.mds", "bytes": 500, "hashes": {}},
+            "samples": ROWS,
+            "size_limit": 500,
+            "version": 2,
+            "zip_data": None,
+        }
+        for number in range(N_SHARDS)
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path, entries: bytes) -> tuple[Recorder, ShardFiles, Path]:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    place = Place("stream 0", None, "/nowhere", str(cache), str(cache), 2, 60.0, None, False)
+    client = Recorder(str(cache))
+    return client, ShardFiles([StreamFiles(0, place, parse_index(entries, where=INDEX_NAME))], client), cache
+
+
+def _names(shards: Sequence[int]) -> list[str]:
+    return [f"shard.{shard:05}.mds" for shard in shards]
+
+
+def _place(cache: Path, shards: Sequence[int]) -> None:
+    for name in _names(shards):
+        (cache / name).touch()
+
+
+def _stored_order(position: int, limit: int) -> list[int]:
+    """A node that reads shard after shard, epoch after epoch."""
+    first = position // ROWS
+    return [shard % N_SHARDS for shard in range(first, min(first + limit, 2 * N_SHARDS))]
+
+
+def test_a_list_holds_what_is_missing_and_is_renewed_when_half_is_used(
+    world: tuple[Recorder, ShardFiles, Path],
+) -> None:
+    """At most 1,024 shards, on into the next epoch; between renewals nothing is said."""
+    client, files, cache = world
+    _place(cache, range(0, 300, 3))
+    ahead = ReadAhead(client, files, "0.0", _stored_order, renew_after=ROWS * MAX_ANNOUNCED // 2)
+    for shard in range(N_SHARDS):
+        ahead.advance([shard], shard * ROWS)
+        _place(cache, [shard])
+    missing = [shard for shard in range(N_SHARDS) if shard >= 300 or shard % 3]
+    assert client.lists[0] == _names(missing[:MAX_ANNOUNCED])
+    assert all(len(names) <= MAX_ANNOUNCED for names in client.lists)
+    assert N_SHARDS // MAX_ANNOUNCED <= len(client.lists) <= 2 * N_SHARDS // MAX_ANNOUNCED + 2
+    announced = {name for names in client.lists for name in names}
+    assert announced == set(_names(missing))
+
+
+def test_nothing_is_said_when_all_is_on_disk(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """A warm epoch sends no message."""
+    client, files, cache = world
+    _place(cache, range(N_SHARDS))
+    ahead = ReadAhead(client, files, "0.0", _stored_order, renew_after=ROWS * MAX_ANNOUNCED // 2)
+    for shard in range(N_SHARDS):
+        ahead.advance([shard], shard * ROWS)
+    assert client.lists == []
+
+
+def test_what_is_planned_and_missing_is_announced_first(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """Exact plans come before estimates, and a shard that was not foreseen renews the list at once."""
+    client, files, _ = world
+    ahead = ReadAhead(client, files, "0.0", _stored_order, renew_after=1 << 40)
+    ahead.advance([7, 5], 0)
+    assert client.lists[-1][:4] == _names([7, 5, 0, 1])
+    ahead.advance([9_000], 10)
+    assert client.lists[-1][:2] == _names([9_000, 1])
+    assert len(client.lists) == 2
+
+
+def test_without_a_horizon_only_the_plan_is_announced(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """`predownload` says how far ahead; nothing beyond is fetched."""
+    client, files, cache = world
+    ahead = ReadAhead(client, files, "0.0", None, renew_after=1)
+    ahead.advance([3, 4], 0)
+    ahead.advance([4], 10)
+    _place(cache, [3, 4])
+    ahead.advance([4, 5], 20)
+    assert client.lists == [_names([3, 4]), _names([5])]
+
+
+def test_a_vanished_file_is_announced_again_once_it_is_noticed(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """What was seen on disk is not looked at again until opening it fails."""
+    client, files, cache = world
+    _place(cache, range(N_SHARDS))
+    ahead = ReadAhead(client, files, "0.0", _stored_order, renew_after=1 << 40)
+    ahead.advance([0], 0)
+    os.unlink(cache / "shard.00001.mds")
+    ahead.advance([1], 10)
+    assert client.lists == []
+    assert files._try_open(str(cache), "shard.00001.mds", 1, may_map=True, is_cache=True) is None
+    ahead.advance([1], 10)
+    assert client.lists == [_names([1])]

@@ -1,4 +1,4 @@
-"""Laws of the index: what is dumped is parsed, in parts of any size, and no text breaks the parser."""
+"""Laws of the index: what is dumped is parsed, whatever its form, and no text breaks the parser."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from streaming.errors import IndexFormatError
-from streaming.formats import index_text
 from streaming.formats.index import dump_index, file_entry, parse_index
+from streaming.formats.index_hashes import hash_columns
 
 HEX = st.text("0123456789abcdef", min_size=8, max_size=8)
 PART = st.text(st.characters(exclude_characters="/\\\0", codec="utf-8"), min_size=1, max_size=6).filter(
@@ -73,17 +74,41 @@ def test_parsing_turns_dumping_around(shards: list[dict[str, Any]]) -> None:
     assert index.is_compressed == any(shard["zip_data"] for shard in shards)
 
 
-@given(shards=entries(), part_bytes=st.integers(0, 3000), indent=st.sampled_from([None, 1]), merged=st.booleans())
+@given(
+    shards=entries(), indent=st.sampled_from([None, 1]), merged=st.booleans(), is_ascii=st.booleans(), data=st.data()
+)
 @settings(max_examples=100, deadline=None)
-def test_parts_of_any_size_say_the_same(
-    shards: list[dict[str, Any]], part_bytes: int, indent: int | None, merged: bool
+def test_the_form_of_the_text_does_not_matter(
+    shards: list[dict[str, Any]], indent: int | None, merged: bool, is_ascii: bool, data: st.DataObject
 ) -> None:
-    """However the text is cut into parts, together they hold each shard once, in order, and the other keys last."""
-    document = {"version": 2, "shards": shards} if merged else {"shards": shards, "version": 2, "more": {"x": [{}, {}]}}
-    text = json.dumps(document, indent=indent).encode()
-    parts = list(index_text.parts(text, part_bytes=part_bytes))
-    assert [shard for part in parts for shard in part["shards"]] == shards
-    assert {**parts[-1], "shards": shards} == document
+    """White space, escapes, the order of keys and keys that nobody knows change nothing."""
+    shuffled = [dict(data.draw(st.permutations(list(shard.items())))) for shard in shards]
+    document = (
+        {"version": 2, "shards": shuffled} if merged else {"shards": shuffled, "version": 2, "more": {"x": [{}, {}]}}
+    )
+    text = json.dumps(document, indent=indent, ensure_ascii=is_ascii).encode()
+    index = parse_index(text, where="x")
+    assert [index.entry(i) for i in range(index.n_shards)] == shards
+
+
+HASHES = st.dictionaries(st.sampled_from(["md5", "sha1", "é", ": ", "}"]), st.sampled_from(["", "00", "ab", "0Fab"]))
+
+
+@given(forms=st.lists(HASHES, max_size=2), data=st.data(), indent=st.sampled_from([None, 1]), is_ascii=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_hashes_are_kept_in_whatever_form(
+    forms: list[dict[str, str]], data: st.DataObject, indent: int | None, is_ascii: bool
+) -> None:
+    """Files whose hashes look alike are read all at once; the outcome is that of a look at each."""
+    files = [
+        {name: data.draw(st.sampled_from([digest, digest[::-1]])) for name, digest in form.items()}
+        for form in forms
+        for _ in range(data.draw(st.integers(1, 4)))
+    ]
+    texts = [Raw(json.dumps(hashes, indent=indent, ensure_ascii=is_ascii).encode()) for hashes in files]
+    names, digests = hash_columns(texts)
+    assert names == [",".join(hashes) for hashes in files]
+    assert [digests[i] for i in range(len(digests))] == [",".join(hashes.values()) for hashes in files]
 
 
 WRONG = st.sampled_from([None, True, -1, 2**63, 2**64, 1.5, "", "..", "/x", "a\\b", [], {}, [None], [-1], {"a": 1}])

@@ -6,11 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import orjson
-
 from streaming.errors import IndexFormatError
-from streaming.formats import index_text
-from streaming.formats.index_reading import Reading
+from streaming.formats.index_reading import read_index
 from streaming.formats.schema import Schema
 from streaming.formats.shard_index import VERSION, ShardIndex, file_entry
 
@@ -42,18 +39,9 @@ def parse_index(data: bytes, *, where: str) -> ShardIndex:
     """The shards that the bytes of an `index.json` list; `where` names the file in errors.
 
     Raises IndexFormatError, which names the shard number and the key. Unknown keys are ignored, and so are encodings
-    that do not exist here: a user may register them before reading. 10⁵ shards take under a second.
+    that do not exist here: a user may register them before reading. 10⁵ shards take about half a second, and three
+    times the memory of the text.
     """
     if len(data) > MAX_INDEX_BYTES:
         raise IndexFormatError(f"{where} has {len(data)} bytes; an index may have {MAX_INDEX_BYTES} at most")
-    reading = Reading(where)
-    document: Any = {}
-    try:
-        for document in index_text.parts(bytes(data)):
-            reading.add(document)
-    except orjson.JSONDecodeError as error:
-        raise IndexFormatError(f"{where} is not JSON ({error}); it may be cut or no index at all") from error
-    if type(document.get("version")) is not int or document["version"] != VERSION:
-        found = repr(document.get("version", "nothing"))[:40]
-        raise IndexFormatError(f"{where}: key 'version' must be {VERSION}, found {found}")
-    return reading.finished()
+    return read_index(bytes(data), where=where)

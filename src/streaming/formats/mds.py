@@ -47,8 +47,9 @@ def header_bytes(n_samples: int) -> int:
 def record_offsets(head: bytes | memoryview, n_samples: int, n_bytes: int) -> NDArray[np.uint32]:
     """Where the samples of a shard begin, and after them where the last one ends.
 
-    uint32 (n_samples + 1,), a copy. `head` is the shard, or at least its first `header_bytes(n_samples)` bytes;
-    `n_samples` is what the index states and `n_bytes` the size of the whole file. Raises ShardDamagedError.
+    uint32 (n_samples + 1,): a view of `head`, which the array keeps alive (a copy on big-endian machines). `head` is
+    the shard, or at least its first `header_bytes(n_samples)` bytes; `n_samples` is what the index states and
+    `n_bytes` the size of the whole file. Raises ShardDamagedError.
     """
     needed = header_bytes(n_samples)
     if len(head) < needed:
@@ -56,7 +57,7 @@ def record_offsets(head: bytes | memoryview, n_samples: int, n_bytes: int) -> ND
     n_found = int.from_bytes(head[:4], "little")
     if n_found != n_samples:
         raise ShardDamagedError(f"the shard says that it holds {n_found} samples, the index says {n_samples}")
-    offsets = np.frombuffer(head, "<u4", n_samples + 1, 4).astype(np.uint32)
+    offsets = np.frombuffer(head, "<u4", n_samples + 1, 4).astype(np.uint32, copy=False)
     if offsets[0] < needed:
         raise ShardDamagedError(f"the first sample begins at {offsets[0]}, inside the {needed} bytes of offsets")
     if offsets[-1] != n_bytes:

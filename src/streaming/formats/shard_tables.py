@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,19 @@ class Texts:
 
     blob: bytes
     ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Self:
+        """These texts."""
+        blob = "".join(texts).encode()
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), dtype=np.int64)
+        if len(texts) and ends[-1] != len(blob):  # not ASCII
+            ends = np.cumsum([len(text.encode()) for text in texts], dtype=np.int64)
+        return cls(blob, ends)
+
+    def spread(self, there: NDArray[np.bool_]) -> Texts:
+        """These texts at the places that are set, empty ones at the others."""
+        return Texts(self.blob, np.append(np.int64(0), self.ends)[np.cumsum(there)])
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -41,6 +54,16 @@ class Repeated(Generic[T]):
 
     values: tuple[T, ...]
     which: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, values: Sequence[T]) -> Self:
+        """These values, one a place."""
+        number = {value: i for i, value in enumerate(dict.fromkeys(values))}
+        return cls(tuple(number), np.fromiter(map(number.__getitem__, values), np.int32, len(values)))
+
+    def at(self, places: NDArray[np.intp]) -> Self:
+        """The values at these places."""
+        return replace(self, which=self.which[places])
 
     def __len__(self) -> int:
         return len(self.which)
@@ -88,113 +111,3 @@ class Files:
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-
-# While they are filled, part by part: nothing here keeps small Python objects, which would slow the garbage collector.
-
-
-class GrowingNumbers:
-    """An int64 column that is being filled."""
-
-    def __init__(self) -> None:
-        self._parts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-
-    def add(self, numbers: Sequence[int]) -> None:
-        """Append these."""
-        self._parts.append(np.array(numbers, np.int64))
-
-    def repeat(self, number: int, n: int) -> None:
-        """Append the same number n times."""
-        self._parts.append(np.full(n, number, np.int64))
-
-    def finished(self) -> NDArray[np.int64]:
-        """All of them."""
-        return np.concatenate(self._parts)
-
-
-class GrowingTexts:
-    """A column of texts that is being filled."""
-
-    def __init__(self) -> None:
-        self._blobs: list[bytes] = []
-        self._lengths = GrowingNumbers()
-
-    def add(self, texts: Sequence[str]) -> None:
-        """Append these."""
-        whole = "".join(texts)
-        self._blobs.append(whole.encode())
-        self._lengths.add(list(map(len, texts if whole.isascii() else [text.encode() for text in texts])))
-
-    def repeat_nothing(self, n: int) -> None:
-        """Append n empty texts."""
-        self._lengths.repeat(0, n)
-
-    def finished(self) -> Texts:
-        """All of them."""
-        return Texts(b"".join(self._blobs), np.cumsum(self._lengths.finished(), dtype=np.int64))
-
-
-class GrowingRepeated(Generic[T]):
-    """A column of few distinct values that is being filled."""
-
-    def __init__(self) -> None:
-        self._number: dict[T, int] = {}
-        self._parts: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
-
-    def add(self, values: Sequence[T]) -> None:
-        """Append these."""
-        if not values:
-            return
-        if values.count(values[0]) == len(values):  # the usual case, at the speed of C
-            self.repeat(values[0], len(values))
-            return
-        number = self._number
-        self._parts.append(np.array([number.setdefault(value, len(number)) for value in values], np.int32))
-
-    def repeat(self, value: T, n: int) -> None:
-        """Append the same value n times."""
-        self._parts.append(np.full(n, self._number.setdefault(value, len(self._number)), np.int32))
-
-    def finished(self) -> Repeated[T]:
-        """All of them."""
-        return Repeated(tuple(self._number), np.concatenate(self._parts))
-
-
-class GrowingFiles:
-    """One kind of file that is being filled."""
-
-    def __init__(self) -> None:
-        self._names = GrowingTexts()
-        self._n_bytes = GrowingNumbers()
-        self._hash_names: GrowingRepeated[str] = GrowingRepeated()
-        self._digests = GrowingTexts()
-        self._n_without = 0
-
-    def add(
-        self, names: Sequence[str], n_bytes: Sequence[int], hash_names: Sequence[str], digests: Sequence[str]
-    ) -> None:
-        """Append the files of some shards."""
-        self._settle()
-        self._names.add(names)
-        self._n_bytes.add(n_bytes)
-        self._hash_names.add(hash_names)
-        self._digests.add(digests)
-
-    def add_none(self, n: int) -> None:
-        """Append n shards without such a file."""
-        self._n_without += n
-
-    def finished(self) -> Files:
-        """All of them."""
-        self._settle()
-        return Files(
-            self._names.finished(), self._n_bytes.finished(), self._hash_names.finished(), self._digests.finished()
-        )
-
-    def _settle(self) -> None:
-        if self._n_without:
-            self._names.repeat_nothing(self._n_without)
-            self._n_bytes.repeat(-1, self._n_without)
-            self._hash_names.repeat("", self._n_without)
-            self._digests.repeat_nothing(self._n_without)
-            self._n_without = 0

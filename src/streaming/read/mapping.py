@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 import weakref
+from functools import cache
 from typing import Final
 
 _FAILED: Final = ctypes.c_void_p(-1).value
@@ -36,6 +37,19 @@ def map_file(fd: int, n_bytes: int) -> memoryview:
 
 
 def _map_by_libc(fd: int, n_bytes: int) -> memoryview:
+    libc = _libc()
+    address = libc.mmap(None, n_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    block = _block_type(n_bytes.bit_length()).from_address(address)
+    # Every view keeps `block` alive, so the pages go exactly when the last view has gone. At exit the kernel does it.
+    weakref.finalize(block, libc.munmap, address, n_bytes).atexit = False
+    return memoryview(block).cast("B")[:n_bytes].toreadonly()
+
+
+@cache
+def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [
@@ -47,14 +61,16 @@ def _map_by_libc(fd: int, n_bytes: int) -> memoryview:
         ctypes.c_int64,
     ]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    address = libc.mmap(None, n_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    if address is None or address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    block = (ctypes.c_ubyte * n_bytes).from_address(address)
-    # Every view keeps `block` alive, so the pages go exactly when the last view has gone. At exit the kernel does it.
-    weakref.finalize(block, libc.munmap, address, n_bytes).atexit = False
-    return memoryview(block).cast("B").toreadonly()
+    return libc
+
+
+@cache
+def _block_type(n_bits: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    """A type at least as long as any size of so many bits: making one for every size costs more than the map itself.
+
+    Nothing beyond the map is ever touched: its view is cut to the map's size at once.
+    """
+    return ctypes.c_ubyte * (1 << n_bits)
 
 
 def is_on_network(folder: str, mounts: str = "/proc/self/mountinfo") -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from streaming.read.epoch import Begun, EpochRing, Loader
 from streaming.read.epoch_reader import read_epoch, shards_ahead
 from streaming.read.read_ahead import MAX_ANNOUNCED, ReadAhead
 from streaming.read.sample_store import SampleStore
-from streaming.stream import Stream, StreamDefaults, make_private_cache, resolve
+from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
 from streaming.world import World
 
@@ -122,15 +123,13 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         self.streams = _streams(streams, remote=remote, local=local, split=split)
         defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip)
         places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
-        for place in places:
-            make_private_cache(place)
         self._store = SampleStore(places, allow_unsafe_types=allow_unsafe_types)
         self._ring = EpochRing()
-        self._ring_key: int | None = None  # set by our loader while it starts its workers
-        self._open()
+        self._open(None)
 
-    def _open(self) -> None:
+    def _open(self, loader_key: int | None) -> None:
         """What follows from the settings, made anew in a worker that was started with a pickle."""
+        self._starter = _Starter(loader_key)
         self.catalog = self._store.catalog
         self._first_order = EpochOrder(self._spec, self.catalog, 0)
         self._closing = weakref.finalize(self, _close, self._store, self._ring)
@@ -288,11 +287,10 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         return kind.get_item is not StreamingDataset.get_item or kind.__getitem__ is not StreamingDataset.__getitem__
 
     def _loader(self) -> Loader:
-        info = get_worker_info()
+        info, key = get_worker_info(), self._starter.key
         if info is None:
-            return Loader(secrets.randbits(62) if self._ring_key is None else self._ring_key, 0, 1)
-        key = info.seed - info.id if self._ring_key is None else self._ring_key
-        return Loader(key, info.id, info.num_workers)
+            return Loader(secrets.randbits(62) if key is None else key, 0, 1)
+        return Loader(info.seed - info.id if key is None else key, info.id, info.num_workers)
 
     def order_of(self, epoch: int) -> EpochOrder:
         """The order of an epoch, as a function of position; the same in every process."""
@@ -312,12 +310,12 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     @contextmanager
     def workers_join(self, key: int) -> Iterator[None]:
-        """Worker processes that are started inside the block join the epochs begun under this key."""
-        self._ring_key = key
+        """Worker processes that this thread starts inside the block join the epochs begun under this key."""
+        self._starter.key = key
         try:
             yield
         finally:
-            self._ring_key = None
+            self._starter.key = None
 
     def rank_samples(self, start: int) -> int:
         """Samples that each rank gets in an epoch that begins at `start`, the last batch filled up."""
@@ -378,13 +376,21 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         state = self.__dict__.copy()
         for name in ("catalog", "_first_order", "_closing"):
             state.pop(name, None)
+        state["_starter"] = self._starter.key
         if self._world is None and context.get_spawning_popen() is not None:
             state["_world"] = self._detect_world()  # the worker may not see the process group
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open()
+        self._open(state["_starter"])
+
+
+class _Starter(threading.local):
+    """The key of the loader that is starting workers in this thread; a forked worker goes on as that thread."""
+
+    def __init__(self, key: int | None) -> None:
+        self.key = key
 
 
 def _close(store: SampleStore, ring: EpochRing) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from streaming.errors import MissingExtraError, SampleIndexError
 from streaming.indexing import Indexable, checked
 from streaming.read.sample_store import SampleStore
-from streaming.stream import Stream, StreamDefaults, make_private_cache, resolve
+from streaming.stream import Stream, StreamDefaults, resolve
 
 try:
     from torch.utils.data import Dataset
@@ -27,7 +27,6 @@ class LocalDataset(Indexable, Dataset[Any]):
         self.local = local
         self.split = split
         place = resolve(Stream(local=local, split=split), 0, StreamDefaults())
-        make_private_cache(place)
         self._store = SampleStore([place], allow_unsafe_types=allow_unsafe_types, allow_empty=True)
         if not self.size:
             raise SampleIndexError(f"{place.title} has no samples")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
 from streaming.errors import NotYetError, OptionError
-from streaming.read.place import Place
+from streaming.read.place import Place, private_root
 from streaming.storage.url import Folder, join_remote, parse_remote
 
 
@@ -116,7 +113,7 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
     elif is_folder and (local is None or os.path.realpath(remote) == os.path.realpath(local)):
         source_root = remote
     assert remote is not None
-    root = _temporary_cache(remote) if source_root is not None or local is None else local
+    root = private_root(remote) if source_root is not None or local is None else local
     chosen: dict[str, Any] = {
         name: getattr(defaults, name) if getattr(stream, name) is None else getattr(stream, name)
         for name in ("download_retry", "download_timeout", "validate_hash", "keep_zip")
@@ -129,34 +126,6 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
         cache=os.path.join(root, split).rstrip("/"),
         **chosen,
     )
-
-
-def make_private_cache(place: Place) -> None:
-    """Make the folder of a cache that the user did not name: in the temporary directory, for this user alone.
-
-    Raises OptionError if somebody else has put something there.
-    """
-    base = os.path.dirname(place.root)
-    if base != _private_base():
-        return
-    try:
-        os.makedirs(base, mode=0o700, exist_ok=True)
-        found = os.lstat(base)
-    except OSError as error:
-        raise OptionError(
-            f"{place.title} names no `local`, and {base} cannot be made ({error.strerror}): give local="
-        ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise OptionError(f"{place.title} names no `local`, and {base} is not a folder of this user alone: give local=")
-
-
-def _private_base() -> str:
-    return os.path.join(tempfile.gettempdir(), f"streaming-cache-{os.geteuid()}")
-
-
-def _temporary_cache(remote: str) -> str:
-    digest = hashlib.blake2s(os.fsencode(remote), digest_size=16).hexdigest()
-    return os.path.join(_private_base(), digest)
 
 
 def _absolute(folder: str) -> str:

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import resource
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from streaming import LocalDataset, Stream, StreamingDataLoader, StreamingDataset
-from streaming.errors import ClosedError
+from streaming.errors import ClosedError, OptionError
 from support.numbered import checked_id, checked_ids, write_numbered
 from support.ranks import Job, Layout, Report, finish, global_batches, make_dataset, make_loader, run_ranks, start_rank
 
@@ -124,6 +125,43 @@ def test_many_open_shards_stay_within_the_descriptors(tmp_path: Path) -> None:
                 assert len({checked_id(sample) for sample in samples}) >= 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_everything_is_written_below_the_cache_that_the_user_named(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no usable temporary directory: reading in place and through a named cache works; another is asked for."""
+    write_numbered(str(tmp_path / "zipped"), 50, compression="zstd")
+    monkeypatch.setenv("TMPDIR", "/dev/null/nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/null/nowhere")
+    assert checked_id(StreamingDataset(local=source)[5]) == 5
+    cache = tmp_path / "cache"
+    for remote, n_samples in ((source, N), (str(tmp_path / "zipped"), 50)):
+        dataset = StreamingDataset(remote=remote, local=str(cache / str(n_samples)), shuffle=True)
+        assert sorted(map(checked_id, dataset)) == list(range(n_samples))
+    with pytest.raises(OptionError, match="give local="):
+        StreamingDataset(local=str(tmp_path / "zipped"))
+
+
+def test_loaders_in_two_threads_over_one_dataset_each_have_their_epochs(source: str) -> None:
+    """Workers join the epoch of the loader that started them, whatever another thread starts meanwhile."""
+    dataset = StreamingDataset(local=source, shuffle=True)
+    found: list[list[int]] = []
+
+    def run() -> None:
+        for _ in range(4):
+            loader = StreamingDataLoader(dataset, batch_size=8, num_workers=2, collate_fn=checked_ids)
+            found.append([sample for batch in loader for sample in batch])
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(found) == 12
+    assert all(sorted(ids) == list(range(N)) for ids in found)
+    assert dataset.next_epoch == 12
+    assert len({tuple(ids) for ids in found}) == 12
 
 
 def _seeds_in_chaos(job: Job, rank: int) -> Report:

@@ -8,11 +8,14 @@ import operator
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from streaming.errors import FetchError
 from streaming.fetch.protocol import FileNeed
 from support.fetcher_world import (
     FaultyStore,
@@ -29,6 +32,40 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWa
 
 N_KILLS = 25
 N_WORKERS = 4
+
+
+def test_a_fetcher_killed_while_it_starts_is_started_again(tmp_path: Path, store: FaultyStore) -> None:
+    """Three in a row are killed at first sight, listening or not; five in a row are an error that says so."""
+    contents = store.fill("d", 4, 10_000)
+
+    def kill_at_first_sight(cache: Path, n_kills: int) -> threading.Thread:
+        def run() -> None:
+            seen: set[int] = set()
+            while len(seen) < n_kills and not over.is_set():
+                for process in fetchers_of(cache):
+                    if process.pid not in seen:
+                        with contextlib.suppress(psutil.Error):
+                            process.kill()
+                        seen.add(process.pid)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    over = threading.Event()
+    for number, need in enumerate([FileNeed(0, str(number), 10_000) for number in range(4)]):
+        cache = tmp_path / str(number)
+        killer = kill_at_first_sight(cache, 3)
+        with client_of("s3://bkt/d", cache) as client:
+            assert Path(client.wait(need)).read_bytes() == contents[number]
+        over.set()
+        killer.join()
+        over.clear()
+    killer = kill_at_first_sight(tmp_path / "hopeless", 1_000)
+    with client_of("s3://bkt/d", tmp_path / "hopeless") as client, pytest.raises(FetchError, match="5 times"):
+        client.wait(FileNeed(0, "0", 10_000))
+    over.set()
+    killer.join()
 
 
 def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultyStore) -> None:

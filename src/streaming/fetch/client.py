@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from streaming.errors import DeadlineError, FetchError
 from streaming.fetch import protocol
-from streaming.fetch.launch import launch, may_start
+from streaming.fetch.launch import KilledAtStartError, launch, may_start
 from streaming.fetch.meeting import Place, PlaceError, connect, log_tail, place_in_root, private_place
 from streaming.fetch.protocol import (
     PROTOCOL,
@@ -301,7 +301,7 @@ class FetchClient:
 
     def _open(self, *, start: bool) -> _Connection:
         """A connection that has said hello, to a fetcher that is started if there is none."""
-        began, pause_s = time.monotonic(), 0.002
+        began, pause_s, n_killed = time.monotonic(), 0.002, 0
         while True:
             place = self._place()
             try:
@@ -327,6 +327,14 @@ class FetchClient:
                         f"the fetcher cannot meet its clients: {error}; set TMPDIR to a local folder"
                     ) from error
                 self._in_root = False
+                continue
+            except KilledAtStartError as error:
+                n_killed += 1
+                if n_killed >= _MAX_DEATHS:
+                    raise FetchError(
+                        f"{error}, {n_killed} times; is the machine out of memory? The end of its log {place.log}:\n"
+                        f"{log_tail(place)}"
+                    ) from error
                 continue
             time.sleep(pause_s)
             pause_s = min(0.03, pause_s * 1.5)

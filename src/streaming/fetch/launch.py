@@ -30,6 +30,10 @@ _KEPT_PYTHON: Final = frozenset({"PYTHONHOME", "PYTHONUTF8", "PYTHONDONTWRITEBYT
 _PACKAGES: Final = ("obstore", "zstandard", "brotli", "cramjam", "xxhash", "boto3", "typing_extensions")
 
 
+class KilledAtStartError(Exception):
+    """Something ended the fetcher before it listened; another may be started."""
+
+
 @contextlib.contextmanager
 def may_start(place: Place, *, force: bool) -> Iterator[bool]:
     """Whether this process shall start a fetcher now: true for one process at a time, and only if none listens.
@@ -60,7 +64,8 @@ def may_start(place: Place, *, force: bool) -> Iterator[bool]:
 def launch(place: Place, root: str | None, environment: Mapping[str, str]) -> None:
     """Start a fetcher; on return it listens, or another one holds the lock.
 
-    PlaceError if this place cannot be used, FetchError with the log's last lines if the process fails.
+    PlaceError if this place cannot be used, KilledAtStartError if something ended the process, FetchError with the
+    log's last lines if it fails by itself.
     """
     # Secrets are in the environment alone: argv can be read by every user of the machine.
     argument = json.dumps({"path": _module_folders(), "root": root, "folder": place.folder, "name": place.name})
@@ -90,6 +95,8 @@ def launch(place: Place, root: str | None, environment: Mapping[str, str]) -> No
         raise FetchError(f"the fetcher did not listen within {_START_S:.0f} s; its log: {log_tail(place)}") from error
     if code == EXIT_UNUSABLE:
         raise PlaceError(f"no lock or socket can be made in {place.folder}")
+    if code < 0:
+        raise KilledAtStartError(f"the fetcher was ended by signal {-code} while it started")
     if code not in (0, EXIT_HELD):
         raise FetchError(f"the fetcher did not start (exit {code}); the end of its log {place.log}:\n{log_tail(place)}")
 

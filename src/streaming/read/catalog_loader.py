@@ -24,7 +24,7 @@ from streaming.formats.hashing import fastest, is_hash
 from streaming.formats.index import INDEX_NAME, ShardIndex, parse_index
 from streaming.formats.layout import layout_of
 from streaming.order import Catalog
-from streaming.read.place import Place
+from streaming.read.place import Place, make_private
 
 # A source of more shards is checked shard by shard when it is read: on a network disk each look costs a round trip.
 _MAX_CHECKED_SHARDS = 10_000
@@ -47,6 +47,9 @@ def load_streams(
     Raises IndexMissingError, IndexFormatError, EmptyStreamError, UnsafeTypeError, OptionError (a hash that the index
     does not have), ShardDamagedError (a source with a file missing or of the wrong size), and what a store answers.
     """
+    for place in places:
+        if place.source is None:
+            make_private(place)
     wanted = [
         FileNeed(stream=number, name=INDEX_NAME, n_bytes=-1)
         for number, place in enumerate(places)
@@ -103,30 +106,40 @@ def _check(place: Place, index: ShardIndex, *, allow_unsafe_types: bool, allow_e
         except (FormatError, NotYetError) as error:
             raise type(error)(f"{place.title}: {error}") from error
     wanted_hash(place, index, 0)
-    if place.source is not None and index.n_shards <= _MAX_CHECKED_SHARDS:
-        for shard in range(index.n_shards):
-            _check_source_file(place, index, shard)
+    if place.source is None:
+        return
+    is_all_raw = not index.is_compressed
+    if index.n_shards <= _MAX_CHECKED_SHARDS:
+        # Each is looked at: a generator in `all` would stop at the first compressed one.
+        n_raw = sum(_check_source_file(place, place.source, index, shard) for shard in range(index.n_shards))
+        is_all_raw = n_raw == index.n_shards
+    if not is_all_raw:
+        make_private(place)  # what is compressed is decompressed there
 
 
-def _check_source_file(place: Place, index: ShardIndex, shard: int) -> None:
-    assert place.source is not None
-    name, n_bytes = index.raw_name(shard), int(index.raw_bytes[shard])
-    try:
-        found = os.stat(os.path.join(place.source, name)).st_size
-    except FileNotFoundError:
-        zip_name = index.zip_name(shard)
-        if zip_name is None:
-            raise missing_from_source(place, name) from None
+def _check_source_file(place: Place, source: str, index: ShardIndex, shard: int) -> bool:
+    """Whether the source has the shard uncompressed; raises if it has it in no form, or in another size."""
+    name, n_bytes, zip_name = index.raw_name(shard), int(index.raw_bytes[shard]), index.zip_name(shard)
+    found = _size_of(os.path.join(source, name))
+    is_raw = found is not None
+    if not is_raw and zip_name is not None:
         name, n_bytes = zip_name, int(index.zip_bytes[shard])
-        try:
-            found = os.stat(os.path.join(place.source, name)).st_size
-        except FileNotFoundError:
-            raise missing_from_source(place, name) from None
+        found = _size_of(os.path.join(source, name))
+    if found is None:
+        raise missing_from_source(place, name)
     if found != n_bytes:
         raise ShardDamagedError(
             f"{place.title}: {name} has {found:,} bytes where the index says {n_bytes:,}; "
             "the file was cut short or replaced: copy it again, or write the dataset again"
         )
+    return is_raw
+
+
+def _size_of(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
 
 
 def missing_from_source(place: Place, name: str) -> ObjectMissingError:

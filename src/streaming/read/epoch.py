@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from streaming.errors import ClosedError, OptionError
 from streaming.order import Cursor
-from streaming.read.locks import ForkSafeLock
+from streaming.read.locks import ForkSafeLock, members
 
 _HEADER: Final = struct.Struct("<qqqqq")  # epochs begun so far, epoch to begin next, has cursor, its epoch, its samples
 _ENTRY: Final = struct.Struct("<qqqqqq")  # key, epoch, start, batch size (0: the dataset's), workers, given up
@@ -230,7 +230,7 @@ _rings: weakref.WeakSet[EpochRing] = weakref.WeakSet()
 
 
 def _give_up_abandoned() -> None:
-    for ring in list(_rings):
+    for ring in members(_rings):
         with suppress(OSError, ClosedError):
             ring.give_up_abandoned()
 

@@ -1,10 +1,13 @@
-"""A lock between threads that a forked child can still use."""
+"""What a process that may fork at any time needs: locks that its children can use, and a look at weak sets."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class ForkSafeLock:
@@ -27,8 +30,17 @@ class ForkSafeLock:
 _all: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
+def members(weak: weakref.WeakSet[T]) -> list[T]:
+    """What is in the set now, although other threads may add to it meanwhile."""
+    while True:
+        try:
+            return list(weak)
+        except RuntimeError:  # it changed its size under us
+            continue
+
+
 def _renew() -> None:
-    for lock in list(_all):
+    for lock in members(_all):
         lock._lock = threading.Lock()
 
 

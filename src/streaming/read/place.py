@@ -1,8 +1,14 @@
-"""Where the files of a stream are."""
+"""Where the files of a stream are, and the cache of one for which the user named none."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import stat
+import tempfile
 from dataclasses import dataclass
+
+from streaming.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +29,36 @@ class Place:
     download_timeout: float
     validate_hash: str | bool | None
     keep_zip: bool
+
+
+def private_root(remote: str) -> str:
+    """The cache root of a remote that was given no `local`: in the temporary directory, for this user alone."""
+    digest = hashlib.blake2s(os.fsencode(remote), digest_size=16).hexdigest()
+    return os.path.join(_private_base(), digest)
+
+
+def make_private(place: Place) -> None:
+    """Make what a private cache lies in; nothing for a cache that the user named.
+
+    Raises OptionError if it cannot be made, or somebody else has put something there.
+    """
+    base = os.path.dirname(place.root)
+    if base != _private_base():
+        return
+    problem = "is not a folder of this user alone"
+    try:
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        found = os.lstat(base)
+        is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    except OSError as error:
+        is_private, problem = False, f"cannot be made ({error.strerror})"
+    if not is_private:
+        raise OptionError(f"{place.title} must be cached and names no `local`, and {base} {problem}: give local=")
+
+
+def _private_base() -> str:
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:  # no temporary directory can be written: only who needs one will be told
+        folder = "/tmp"
+    return os.path.join(folder, f"streaming-cache-{os.geteuid()}")

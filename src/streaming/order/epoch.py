@@ -9,10 +9,11 @@ from streaming.errors import OptionError, SampleIndexError
 from streaming.order.batching.table import BATCHINGS
 from streaming.order.bits import Purpose, derive_key
 from streaming.order.catalog import Catalog
-from streaming.order.lanes import Mixing, Part, PartReader, ShardUses
+from streaming.order.lanes import Mixing, Part, ShardUses
 from streaming.order.merge import EvenMerge
-from streaming.order.runs import sum_of_run_squares, sum_of_squares
-from streaming.order.sampling import whole_passes
+from streaming.order.part_reader import PartReader, part_reader
+from streaming.order.runs import Drawn, sum_of_run_squares, sum_of_squares
+from streaming.order.sampling import Sampling, draw
 from streaming.order.shuffle.table import SHUFFLES
 from streaming.order.spec import OrderSpec
 from streaming.order.weights import checked_draws, one_pass
@@ -35,17 +36,29 @@ class EpochOrder:
         self.catalog = catalog
         self.epoch = epoch
         self.draws = one_pass(catalog) if draws is None else checked_draws(catalog, draws)
-        passes = whole_passes(catalog, self.draws)
+        sampling = Sampling.of(spec.seed, spec.sampling_method, epoch, spec.sampling_granularity)
+        drawn = draw(catalog, self.draws, sampling)
         self.n_samples: int = sum(self.draws.tolist())
-        self.n_canonical_nodes = spec.num_canonical_nodes or _default_canonical_nodes(spec, catalog, passes)
-        self.shuffle_block_size = spec.shuffle_block_size or _default_block(self.n_canonical_nodes, catalog, passes)
+        self.n_canonical_nodes, self.shuffle_block_size = self._resolved(drawn)
         mixing = Mixing(spec.seed, epoch, spec.shuffle_algo if spec.shuffle else None, self.shuffle_block_size)
         groups = BATCHINGS[spec.batching_method](catalog, shuffle=spec.shuffle)
-        self.parts = tuple(Part(catalog, passes, shards, self.n_canonical_nodes, mixing) for shards in groups)
+        self.parts = tuple(Part(catalog, drawn, sampling, shards, self.n_canonical_nodes, mixing) for shards in groups)
         self.merge = EvenMerge([part.n_samples for part in self.parts]) if len(self.parts) > 1 else None
         self.uses_by_lanes: dict[tuple[int, bytes], tuple[ShardUses, NDArray[np.int64]]] = {}
         """Kept for `uses`: it fills this with what depends on the order alone."""
         self._padding_start = derive_key(spec.seed, epoch, Purpose.PADDING) % max(1, self.n_samples)
+
+    def _resolved(self, drawn: Drawn) -> tuple[int, int]:
+        """Canonical nodes and block: as given, or from what epoch 0 reads, so that all epochs have the same."""
+        spec = self.spec
+        n_lanes, block = spec.num_canonical_nodes, spec.shuffle_block_size
+        if n_lanes is None or block is None:
+            if drawn.samples_any and self.epoch:
+                sampling = Sampling.of(spec.seed, spec.sampling_method, 0, spec.sampling_granularity)
+                drawn = draw(self.catalog, self.draws, sampling)
+            n_lanes = n_lanes or _default_canonical_nodes(spec, self.catalog, drawn)
+            block = block or _default_block(n_lanes, self.catalog, drawn)
+        return n_lanes, block
 
     @property
     def effective_algorithm(self) -> str | None:
@@ -86,7 +99,7 @@ class OrderReader:
     def __init__(self, order: EpochOrder) -> None:
         self._n_samples = order.n_samples
         self._merge = order.merge
-        self._parts: tuple[PartReader, ...] = tuple(part.reader() for part in order.parts)
+        self._parts: tuple[PartReader, ...] = tuple(part_reader(part) for part in order.parts)
 
     def ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sample ids at positions, int64 (position,) -> int64 (position,). Raises SampleIndexError outside 0..N-1."""
@@ -108,20 +121,20 @@ class OrderReader:
         return ids
 
 
-def _default_canonical_nodes(spec: OrderSpec, catalog: Catalog, passes: NDArray[np.int64]) -> int:
+def _default_canonical_nodes(spec: OrderSpec, catalog: Catalog, drawn: Drawn) -> int:
     """The largest power of two up to min(64, E/4), E = (Σz)²/Σz² being the effective number of shards; in integers."""
     if not spec.shuffle:
         return 1
-    drawn = passes * catalog.shard_sizes
-    square_of_sum, squares = int(drawn.sum()) ** 2, sum_of_squares(drawn)
+    rows = drawn.rows(catalog)
+    square_of_sum, squares = int(rows.sum()) ** 2, sum_of_squares(rows)
     n_lanes = 1
     while 2 * n_lanes <= MOST_DEFAULT_CANONICAL_NODES and 4 * 2 * n_lanes * squares <= square_of_sum and squares:
         n_lanes *= 2
     return n_lanes
 
 
-def _default_block(n_canonical_nodes: int, catalog: Catalog, passes: NDArray[np.int64]) -> int:
+def _default_block(n_canonical_nodes: int, catalog: Catalog, drawn: Drawn) -> int:
     """2¹⁸ samples over all canonical nodes, but 4 z' in each at least: z' = Σz²/Σz is the typical length of a run."""
-    squares, n_drawn = sum_of_run_squares(catalog, passes), int((passes * catalog.shard_sizes).sum())
+    squares, n_drawn = sum_of_run_squares(catalog, drawn), int(drawn.rows(catalog).sum())
     typical = 4 * squares // max(1, n_drawn)
     return max(DEFAULT_BLOCK_OF_ALL // n_canonical_nodes, typical, 1)

@@ -59,7 +59,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     - `predownload`: samples for which each worker announces its shards ahead; None: what the epoch needs next.
     - `allow_unsafe_types`: read pickled columns too. Only for data that you trust.
     - `world`: which rank this is. None: found when iteration starts, see `World.detect`.
-    - `partition_algo` has no effect; `clean_up` of any kind is never needed.
+    - `partition_algo` is accepted and has no effect.
 
     Other settings of `mosaicml-streaming` are known, and raise NotYetError when they are not at their default.
     Raises OptionError, IndexMissingError, ObjectMissingError and the other kinds of `streaming.errors`.
@@ -264,7 +264,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         ahead = None
         store = self._store
         if not store.files.all_sources:
-            horizon = shards_ahead(plan, world.node, lambda: self.order_of(begun.epoch + 1))
+            horizon = shards_ahead(plan, topology.node_of(world.rank), lambda: self.order_of(begun.epoch + 1))
             ahead = ReadAhead(
                 store.client,
                 store.files,

@@ -112,6 +112,7 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
     elif is_folder and (local is None or os.path.realpath(remote) == os.path.realpath(local)):
         source_root = remote
     assert remote is not None
+    is_private = source_root is not None or local is None
     root = private_root(remote) if source_root is not None or local is None else local
     chosen: dict[str, Any] = {
         name: getattr(defaults, name) if getattr(stream, name) is None else getattr(stream, name)
@@ -122,6 +123,7 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
         source=None if source_root is None else os.path.join(source_root, split).rstrip("/"),
         remote=join_remote(remote, split),
         root=root,
+        is_private=is_private,
         cache=os.path.join(root, split).rstrip("/"),
         **chosen,
     )

@@ -17,13 +17,14 @@ class Place:
 
     `source`: a folder with the data itself, which is only read; None if the data must be fetched.
     `remote`: what is fetched from (the source again, for what must be decompressed). `cache`: the folder, absolute,
-    that mirrors it. `root`: the cache's root, above the split.
+    that mirrors it. `root`: the cache's root, above the split, and whether it is our choice, not the user's.
     """
 
     title: str
     source: str | None
     remote: str
     root: str
+    is_private: bool
     cache: str
     download_retry: int
     download_timeout: float
@@ -42,9 +43,9 @@ def make_private(place: Place) -> None:
 
     Raises OptionError if it cannot be made, or somebody else has put something there.
     """
-    base = os.path.dirname(place.root)
-    if base != _private_base():
+    if not place.is_private:
         return
+    base = os.path.dirname(place.root)
     problem = "is not a folder of this user alone"
     try:
         os.makedirs(base, mode=0o700, exist_ok=True)
@@ -57,7 +58,7 @@ def make_private(place: Place) -> None:
 
 
 def _private_base() -> str:
-    try:
+    try:  # which tries by writing a file whether it may: not to be asked for by who needs no private cache
         folder = tempfile.gettempdir()
     except FileNotFoundError:  # no temporary directory can be written: only who needs one will be told
         folder = "/tmp"

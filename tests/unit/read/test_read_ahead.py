@@ -56,7 +56,7 @@ def entries() -> bytes:
 def world(tmp_path: Path, entries: bytes) -> tuple[Recorder, ShardFiles, Path]:
     cache = tmp_path / "cache"
     cache.mkdir()
-    place = Place("stream 0", None, "/nowhere", str(cache), str(cache), 2, 60.0, None, False)
+    place = Place("stream 0", None, "/nowhere", str(cache), False, str(cache), 2, 60.0, None, False)
     client = Recorder(str(cache))
     return client, ShardFiles([StreamFiles(0, place, parse_index(entries, where=INDEX_NAME))], client), cache
 

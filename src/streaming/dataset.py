@@ -203,6 +203,11 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         return self.catalog.samples_per_stream
 
     @property
+    def draws_per_stream(self) -> NDArray[np.int64]:
+        """Samples that each stream gives to an epoch, by its weight, int64 (stream,)."""
+        return self._schedule.draws
+
+    @property
     def sample_offset_per_stream(self) -> NDArray[np.int64]:
         """The number of each stream's first sample, int64 (stream,)."""
         return np.cumsum(self.samples_per_stream) - self.samples_per_stream
@@ -323,9 +328,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         """
         topology, batch_size = self._topology(), self.batch_size or 1
         sizes = self._store.transfer_bytes()
-        return explain(
-            self.order_of(0), topology, batch_size, shard_bytes=sizes, remainder=self._schedule.remainder
-        )
+        return explain(self.order_of(0), topology, batch_size, shard_bytes=sizes, remainder=self._schedule.remainder)
 
     def __repr__(self) -> str:
         shuffled = f"shuffled by {self.shuffle_algo}" if self.shuffle else "in stored order"
@@ -371,12 +374,17 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         return rank_samples(plan, self._detect_world().rank)
 
     def state_of(self, begun: Begun | None, n_rank_samples: int, *, is_exhausted: bool) -> dict[str, Any]:
-        """The state of a loader that has handed out so many samples in this rank of the epoch `begun`."""
+        """The state of a loader that has handed out so many full batches, in samples, of the epoch `begun`.
+
+        Told by the plan, so that ranks of which the last batch is shorter, or missing, say the same as the others.
+        """
         progress = self._ring.progress()
         if begun is None or progress.is_pending:
             return self._state(progress.epoch, progress.start)
-        consumed = begun.start + n_rank_samples * self._n_groups
-        return self._state(begun.epoch, max(consumed, self.epoch_size) if is_exhausted else consumed)
+        batch_size = begun.batch_size or self.batch_size or 1
+        stop = self._schedule.plan(begun.epoch, self._topology(), batch_size, begun.start).stop
+        consumed = min(begun.start + n_rank_samples * self._n_groups, stop)
+        return self._state(begun.epoch, max(stop, self.epoch_size) if is_exhausted else consumed)
 
     def set_epoch(self, epoch: int) -> None:
         """Fix the epoch that the next `iter()` begins, from its first sample."""

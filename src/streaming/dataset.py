@@ -382,7 +382,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         if begun is None or progress.is_pending:
             return self._state(progress.epoch, progress.start)
         batch_size = begun.batch_size or self.batch_size or 1
-        stop = self._schedule.plan(begun.epoch, self._topology(), batch_size, begun.start).stop
+        stop = self._schedule.plan(0, self._topology(), batch_size, begun.start).stop  # the same in every epoch
         consumed = min(begun.start + n_rank_samples * self._n_groups, stop)
         return self._state(begun.epoch, max(stop, self.epoch_size) if is_exhausted else consumed)
 

@@ -65,9 +65,7 @@ def order_cases(
         sampling_method=draw(st.sampled_from(["balanced", "fixed"])),
         sampling_granularity=draw(st.sampled_from([1, 1, 2, 7, 100])),
     )
-    parts: st.SearchStrategy[Fraction | int] = st.sampled_from(
-        [1, 1, 1, 0, 2, 3, Fraction(1, 2), Fraction(1, 7), Fraction(5, 3)]
-    )
+    fractions = [Fraction(number) for number in ("1", "1", "1", "0", "2", "3", "1/2", "1/7", "5/3")]
     draws = tuple(int(draw(st.sampled_from(fractions)) * sum(stream)) for stream in streams)
     return OrderCase(spec, tuple(streams), draws, draw(st.integers(0, 3)))
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology
 from streaming.order.explanation import Explanation, explain
+from streaming.order.node_lanes import all_lanes
 from streaming.order.partition import node_share
 from streaming.order.quality import shuffle_score, stretches
 
@@ -144,8 +145,7 @@ def main() -> None:
     path = parser.parse_args().plot
     for shape in SHAPES:
         order = shape.order()
-        lanes = np.arange(order.n_canonical_nodes, dtype=np.int64)
-        spread = stretches(order, lanes, shape.n_shards).mean()
+        spread = stretches(order, all_lanes(order)).mean()
         score = shuffle_score(order)
         print(
             f"\n**{shape.name}** ({order.n_canonical_nodes} canonical nodes, a block of "

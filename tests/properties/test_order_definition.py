@@ -14,6 +14,7 @@ from streaming.order import Catalog, EpochOrder, OrderSpec
 _WORD = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _DEAL, _RUN_ORDER, _SHUFFLE, _BIJECTION, _SHARD_ROWS, _SAMPLE, _SAMPLED_ROWS = 1, 2, 3, 4, 8, 10, 11
+_STREAM, _UNIT_ORDER = 12, 13
 _MOST_ROWS = 1 << 20
 
 
@@ -241,6 +242,82 @@ def test_the_order_is_the_one_that_is_defined(case: Case, spec: OrderSpec) -> No
     shards = list(range(len(case.streams[0])))
     lanes, block = order.n_canonical_nodes, order.shuffle_block_size
     assert order.take(0, order.n_samples).tolist() == order_of_shards(spec, spec.seed, lanes, block, shards, case)
+
+
+def merged_evenly(lengths: list[int]) -> list[int]:
+    """Which sequence comes at each position of the even merge, by joining the two lightest again and again."""
+    piles = [(n, number, [number] * n) for number, n in enumerate(lengths) if n]
+    number = len(lengths)
+    while len(piles) > 1:
+        piles.sort(key=lambda pile: pile[:2])
+        (n_light, _, light), (n_heavy, _, heavy) = piles[:2]
+        n, joined, taken_left = n_light + n_heavy, [], 0
+        for q in range(n):
+            is_left = (2 * (q + 1) * n_heavy + n) // (2 * n) > taken_left
+            joined.append(heavy[taken_left] if is_left else light[q - taken_left])
+            taken_left += is_left
+        piles = [*piles[2:], (n, number, joined)]
+        number += 1
+    return piles[0][2] if piles else []
+
+
+def units_of(order: list[int], n_lanes: int, unit: int) -> list[list[int]]:
+    """The units that lie wholly in canonical nodes, which take turns."""
+    lanes = [order[residue::n_lanes] for residue in range(n_lanes)]
+    whole = [[lane[first : first + unit] for first in range(0, len(lane) - unit + 1, unit)] for lane in lanes]
+    return [lane[turn] for turn in range(len(whole[0]) if whole else 0) for lane in whole if turn < len(lane)]
+
+
+def order_of_streams(spec: OrderSpec, n_lanes: int, block: int, case: Case, unit: int) -> list[int]:
+    """An epoch in which every stream has an order of its own."""
+    method, total = spec.batching_method, max(1, sum(case.draws))
+    pieces: list[list[list[int]]] = []
+    for stream, (first, n) in enumerate(zip(case.first_shards(), case.draws)):
+        lanes = n_lanes
+        if method == "device_per_stream":
+            lanes = 1 << (max(1, min(n_lanes, n // (64 * unit))).bit_length() - 1)
+        shards = list(range(first, first + len(case.streams[stream])))
+        seed = derive(spec.seed, stream, _STREAM)
+        order = order_of_shards(spec, seed, lanes, max(1, block * n // total), shards, case)
+        pieces.append(units_of(order, lanes if method == "device_per_stream" else 1, unit))
+    turns = merged_evenly([len(units) for units in pieces])
+    if method != "stratified" and spec.shuffle:
+        key, blocks = derive(spec.seed, case.epoch, _UNIT_ORDER), []
+        for first in range(0, len(turns), 1 << 12):
+            by_stream = sorted(turns[first : first + (1 << 12)])
+            blocks += [by_stream[i] for i in sorted(range(len(by_stream)), key=lambda i: bits(key, first + i))]
+        turns = blocks
+    upcoming = [iter(units) for units in pieces]
+    return [sample for stream in turns for sample in next(upcoming[stream])]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    case=st.integers(1, 4).flatmap(cases),
+    spec=SPECS,
+    method=st.sampled_from(["stratified", "per_stream", "device_per_stream"]),
+    unit=st.sampled_from([1, 2, 3, 10]),
+)
+def test_the_order_of_separate_streams_is_the_one_that_is_defined(
+    case: Case, spec: OrderSpec, method: str, unit: int
+) -> None:
+    """Each stream's own order, taken sample by sample or unit by unit."""
+    spec = replace(spec, batching_method=method)
+    unit = 1 if method == "stratified" else unit
+    order = EpochOrder(spec, case.catalog(), case.epoch, np.array(case.draws), unit)
+    expected = order_of_streams(spec, order.n_canonical_nodes, order.shuffle_block_size, case, unit)
+    assert order.take(0, order.n_samples).tolist() == expected
+
+
+def test_units_take_turns_in_blocks() -> None:
+    """10,000 units of unequal streams, entered anywhere, are the same as read from the start."""
+    case = Case(((4000, 3000), (1500,), (2500,)), (7000, 1200, 4700), 1)
+    spec = OrderSpec(seed=5, shuffle=True, shuffle_algo="py1s", batching_method="per_stream")
+    order = EpochOrder(spec, case.catalog(), 1, np.array(case.draws), 1)
+    expected = order_of_streams(spec, order.n_canonical_nodes, order.shuffle_block_size, case, 1)
+    assert order.take(0, order.n_samples).tolist() == expected
+    for position in (4095, 4096, 8192, 12_899):
+        assert order.take(position, position + 1).tolist() == expected[position : position + 1]
 
 
 def test_long_runs_count_as_consecutive_runs() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order.epoch import EpochOrder
+from streaming.order.node_lanes import Lanes
 from streaming.order.partition import node_share
 from streaming.order.plan import EpochPlan
 from streaming.order.quality import ShuffleScore, most_at_once, rows_drawn, shuffle_score, stretches, typical_run
@@ -33,6 +34,8 @@ class StreamShare:
     """Samples that the stream has."""
     n_drawn: int
     """Samples that an epoch takes from it."""
+    n_left_out: int
+    """Of these, samples that fill no unit where streams take turns by units: the epoch goes without them."""
 
     @property
     def repeats(self) -> float:
@@ -106,7 +109,7 @@ def explain(
     Downloads are counted over the whole batches: the last, cut batch may need single samples of other shards.
     """
     plan = EpochPlan(order, topology, batch_size, remainder=remainder)
-    n_shards = order.catalog.n_shards
+    n_shards, stored = order.catalog.n_shards, order.catalog.samples_per_stream
     sizes = None if shard_bytes is None else np.broadcast_to(np.asarray(shard_bytes, np.float64), (n_shards,))
     reads = _Reads(plan)
     needs = list(reads.needs(np.ones(n_shards) if sizes is None else sizes))
@@ -114,13 +117,13 @@ def explain(
     n_read = int(np.count_nonzero(rows_drawn(order)))
     per_shard = sum(node_downloads) / max(1, n_read)
     busiest = reads.lanes_of(reads.busiest())
-    in_use = float(stretches(order, busiest, n_shards).sum())
+    in_use = float(stretches(order, busiest).sum())
     # Design: lanes × (1 + 2 block/z'). The lanes' own shards are in use anyway; twice what the block adds to them.
-    cache = 2 * in_use - len(busiest) * _n_parts(order) if order.uses_block else in_use
+    cache = 2 * in_use - sum(map(len, busiest)) if order.uses_block else in_use
     cache = max(in_use, min(cache, max(node_downloads)))
     return Explanation(
         n_samples=order.n_samples,
-        streams=tuple(map(StreamShare, order.catalog.samples_per_stream.tolist(), order.draws.tolist())),
+        streams=tuple(map(StreamShare, stored.tolist(), order.draws.tolist(), order.left_out.tolist())),
         n_nodes=topology.n_nodes,
         n_ranks=topology.n_ranks,
         batch_size=batch_size,
@@ -144,33 +147,39 @@ def explain(
 
 
 class _Reads:
-    """Which part of each canonical node each node reads, in whole batches: a sparse table of (node, lane) pairs."""
+    """Which part of each canonical node each node reads, in whole batches: a sparse table of (node, lane) pairs.
+
+    Lanes are the canonical nodes of all orders of the epoch, counted through one order after the other.
+    """
 
     def __init__(self, plan: EpochPlan) -> None:
         self._plan = plan
         self._order = order = plan.order
-        self._n_nodes, n_lanes = plan.topology.n_nodes, order.n_canonical_nodes
-        lane_totals = np.zeros(n_lanes, np.int64)
-        pairs, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        self._n_nodes = plan.topology.n_nodes
+        n_lanes = np.array([part.grid.n_lanes for part in order.parts], np.int64)
+        self._first_lane = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_lanes)])
+        self._n_lanes = int(self._first_lane[-1])
+        pairs, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for begin, stop in self._batches():
-            counts = self._lane_counts(begin, stop)
-            lane_totals += counts
-            node, lane, n_slots = self._cut(counts)
-            pairs.append(node * n_lanes + lane)
-            lengths.append(n_slots)
+            node, lane, n_slots = self._cut(begin, stop)
+            pairs.append(node * max(1, self._n_lanes) + lane)
+            numbers.append(n_slots)
         distinct, which = np.unique(np.concatenate(pairs), return_inverse=True)
-        n_read = np.bincount(which, weights=np.concatenate(lengths), minlength=len(distinct))
-        self._node, self._lane = np.divmod(distinct, n_lanes)
-        self._fraction = n_read / np.maximum(1, lane_totals[self._lane])
-        if order.effective_algorithm == "naive":  # any canonical node reads any shard
-            share = np.bincount(self._node, weights=n_read, minlength=self._n_nodes) / max(1.0, n_read.sum())
-            self._node, self._fraction = np.arange(self._n_nodes), share
-            self._lane = np.zeros(self._n_nodes, np.int64)
+        self._node, self._lane = np.divmod(distinct, max(1, self._n_lanes))
+        if order.effective_algorithm == "naive":  # any canonical node reads any shard of its order
+            self._lane = self._first_lane[self._part_of(self._lane)]
+            distinct, again = np.unique(self._node * max(1, self._n_lanes) + self._lane, return_inverse=True)
+            self._node, self._lane = np.divmod(distinct, max(1, self._n_lanes))
+            which = again[which]
+        n_read = np.bincount(which, weights=np.concatenate(numbers), minlength=len(distinct))
+        in_lane = np.bincount(self._lane, weights=n_read, minlength=self._n_lanes)
+        self._fraction = n_read / np.maximum(1, in_lane[self._lane])
 
-    def lanes_of(self, node: int) -> NDArray[np.int64]:
-        """The canonical nodes that a node reads, int64 (lane,)."""
-        lanes: NDArray[np.int64] = self._lane[self._node == node]
-        return lanes
+    def lanes_of(self, node: int) -> Lanes:
+        """The canonical nodes of each order that a node reads."""
+        mine = self._lane[self._node == node]
+        parts = self._part_of(mine)
+        return [mine[parts == number] - self._first_lane[number] for number in range(len(self._order.parts))]
 
     def busiest(self) -> int:
         """The node that reads most canonical nodes."""
@@ -178,7 +187,7 @@ class _Reads:
 
     def needs(self, sizes: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
         """Per node: how many shards it needs, and the sum of their `sizes`, float64 (shard,)."""
-        if self._order.effective_algorithm is None and self._order.n_canonical_nodes == len(self._order.parts) == 1:
+        if self._order.effective_algorithm is None and self._n_lanes == len(self._order.parts) == 1:
             yield from self._sequential_needs(sizes)
             return
         rows, shards_of_lane = rows_drawn(self._order), self._shards_of_lanes()
@@ -190,8 +199,9 @@ class _Reads:
                 pieces = [shards_of_lane[lane] for lane in self._lane[mine].tolist()]
                 fractions = np.repeat(self._fraction[mine], [len(piece) for piece in pieces])
                 shards, which = np.unique(np.concatenate([np.zeros(0, np.int64), *pieces]), return_inverse=True)
+                lanes = np.repeat(self._lane[mine], [len(piece) for piece in pieces])
                 missed = np.ones(len(shards))
-                np.multiply.at(missed, which, self._missed(rows[shards[which]], fractions))
+                np.multiply.at(missed, which, self._missed(rows[shards[which]], fractions, lanes))
                 known[key] = float((1 - missed).sum()), float((1 - missed) @ sizes[shards])
             yield known[key]
 
@@ -205,24 +215,29 @@ class _Reads:
             shards = np.unique(uses.shard[met & (high > low)])
             yield float(len(shards)), float(sizes[shards].sum())
 
-    def _missed(self, rows: NDArray[np.float64], fraction: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How likely a reader of this fraction of a canonical node gets none of so many samples of it: (case,) each."""
+    def _missed(
+        self, rows: NDArray[np.int64], fractions: NDArray[np.float64], lanes: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """How likely a reader of this fraction of this lane gets none of so many samples of it: (case,) each."""
         if self._order.effective_algorithm is not None:
-            return np.asarray((1 - fraction) ** rows)
+            return np.asarray((1 - fractions) ** rows)
         # In stored order a node gets a stretch of each batch; a shard meets one, or falls between two.
-        per_batch = self._plan.global_batch / self._order.n_canonical_nodes
-        return np.clip(1 - fraction - (rows - 1) / per_batch, 0, 1)
+        shares = np.array([part.n_samples / part.grid.n_lanes for part in self._order.parts])
+        per_batch = self._plan.global_batch * shares[self._part_of(lanes)] / max(1, self._order.n_samples)
+        return np.clip(1 - fractions - (rows - 1) / per_batch, 0, 1)
 
     def _shards_of_lanes(self) -> list[NDArray[np.int64]]:
-        """The shards of every canonical node, each once."""
-        n_lanes, n_shards = self._order.n_canonical_nodes, max(1, self._order.catalog.n_shards)
-        lanes = np.arange(n_lanes, dtype=np.int64)
+        """The shards of every lane, each once."""
+        n_shards = max(1, self._order.catalog.n_shards)
         pairs = [np.zeros(0, np.int64)]
-        for part in self._order.parts:
-            uses = part.uses(lanes)
-            pairs.append(uses.lane * n_shards + uses.shard)
+        for part, first in zip(self._order.parts, self._first_lane.tolist()):
+            uses = part.uses(np.arange(part.grid.n_lanes, dtype=np.int64))
+            pairs.append((uses.lane + first) * n_shards + uses.shard)
         lane, shard = np.divmod(np.unique(np.concatenate(pairs)), n_shards)
-        return np.split(shard, np.searchsorted(lane, lanes[1:], "left"))
+        return np.split(shard, np.searchsorted(lane, np.arange(1, self._n_lanes), "left"))
+
+    def _part_of(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self._first_lane, lanes, "right") - 1
 
     def _batches(self) -> Iterator[tuple[int, int]]:
         """Batches that show how all are cut: one period of them where there is one, else some."""
@@ -231,38 +246,34 @@ class _Reads:
         if not n_whole:
             yield 0, n
             return
-        n_lanes = self._order.n_canonical_nodes
         if self._order.merge is None:
-            n_whole = min(n_whole, n_lanes // math.gcd(n_lanes, size))
-        cost = n_lanes + self._n_nodes + (0 if self._order.merge is None else size)
+            n_whole = min(n_whole, self._n_lanes // math.gcd(self._n_lanes, size))
+        cost = self._n_lanes + self._n_nodes + (0 if self._order.merge is None else size)
         n_seen = min(n_whole, _MOST_BATCHES, max(1, _MOST_STEPS // cost))
         for number in range(n_seen):
             begin = n_whole * number // n_seen * size
             yield begin, begin + size
 
-    def _lane_counts(self, begin: int, stop: int) -> NDArray[np.int64]:
-        """How many of the positions begin..stop-1 each canonical node has, int64 (lane,)."""
-        n_lanes = self._order.n_canonical_nodes
-        if self._order.merge is None:
-            lanes, grid = np.arange(n_lanes, dtype=np.int64), self._order.parts[0].grid
-            counts: NDArray[np.int64] = grid.first_ranks(lanes, stop) - grid.first_ranks(lanes, begin)
-            return counts
-        nodes = self._order.canonical_nodes(np.arange(begin, stop, dtype=np.int64))
-        return np.asarray(np.bincount(nodes, minlength=n_lanes), np.int64)
-
-    def _cut(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Slots sorted by canonical node, cut by node: node, lane and number of slots, int64 (pair,) each."""
-        n_slots, lane_ends = int(counts.sum()), np.cumsum(counts)
-        ends = [node_share(n_slots, self._plan.topology, node)[1] for node in range(self._n_nodes)]
+    def _cut(self, begin: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The slots of a batch by canonical node, cut by node: node, lane and number of slots, int64 (pair,) each."""
+        order, topology = self._order, self._plan.topology
+        n_slots = (stop - begin) // order.slot_samples
+        ends = [node_share(n_slots, topology, node)[1] for node in range(self._n_nodes)]
         node_ends = np.array(ends, np.int64)
-        cuts = np.union1d(lane_ends, node_ends)
-        cuts = cuts[cuts > 0]
-        lengths = np.diff(cuts, prepend=np.int64(0))
-        return np.searchsorted(node_ends, cuts), np.searchsorted(lane_ends, cuts), lengths
-
-
-def _n_parts(order: EpochOrder) -> int:
-    return sum(part.n_samples > 0 for part in order.parts)
+        if order.merge is None:
+            lanes, grid = np.arange(self._n_lanes, dtype=np.int64), order.parts[0].grid
+            lane_ends = np.cumsum(grid.first_ranks(lanes, stop) - grid.first_ranks(lanes, begin))
+            cuts = np.union1d(lane_ends, node_ends)
+            cuts = cuts[cuts > 0]
+            lengths = np.diff(cuts, prepend=np.int64(0))
+            return np.searchsorted(node_ends, cuts), np.searchsorted(lane_ends, cuts), lengths
+        scaled, parts = order.lanes_and_parts(np.arange(begin, stop, order.slot_samples, dtype=np.int64)[:n_slots])
+        in_order = np.argsort(scaled, kind="stable")
+        node = np.repeat(np.arange(self._n_nodes), np.diff(node_ends, prepend=np.int64(0)))
+        n_lanes = np.diff(self._first_lane)
+        own = scaled // (n_lanes.max() // n_lanes)[parts] + self._first_lane[parts]
+        pairs, counts = np.unique(node * self._n_lanes + own[in_order], return_counts=True)
+        return pairs // self._n_lanes, pairs % self._n_lanes, counts
 
 
 def _warning(order: EpochOrder, n_nodes: int, per_shard: float) -> str | None:
@@ -299,10 +310,12 @@ def _lines(it: Explanation) -> Iterator[str]:
     if it.n_dropped:
         yield f"dropped: {_count(it.n_dropped, 'sample')}, so that all ranks get equally many"
     for number, stream in enumerate(it.streams):
-        share = 100 * stream.n_drawn / max(1, it.n_samples)
+        n_given = stream.n_drawn - stream.n_left_out
+        share = 100 * n_given / max(1, it.n_samples)
         yield (
-            f"stream {number}: {stream.n_drawn:,} of its {stream.n_stored:,} samples an epoch, "
+            f"stream {number}: {n_given:,} of its {stream.n_stored:,} samples an epoch, "
             f"{'each once' if stream.repeats == 1 else f'each {stream.repeats:.3g} times'}; {share:.3g} % of the epoch"
+            + (f"; {stream.n_left_out:,} more fill no unit and are left out" if stream.n_left_out else "")
         )
     yield f"order: {it.algorithm or 'as stored'}, {_count(it.n_canonical_nodes, 'canonical node')}" + (
         ""

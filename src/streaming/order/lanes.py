@@ -112,6 +112,11 @@ class Part:
         """How many positions this order has."""
         return self.grid.n_places
 
+    @property
+    def block(self) -> int:
+        """The shuffle block, in samples of a canonical node."""
+        return self._mixing.block
+
     def lane(self, number: int) -> Lane:
         """Canonical node `number`; for shuffles that work inside canonical nodes."""
         lane = self._lanes[number]
@@ -122,6 +127,7 @@ class Part:
     def uses(self, lanes: NDArray[np.int64]) -> ShardUses:
         """When these canonical nodes read which shards."""
         tables: list[ShardUses] = []
+        lanes = lanes[lanes < self.grid.n_lanes]
         if self.point_shuffle is not None and not self.point_shuffle.by_lane:
             lanes = lanes[:1]
         for number in lanes.tolist():

@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 
 from streaming.order.epoch import EpochOrder
 from streaming.order.lanes import ShardUses
+from streaming.order.node_lanes import Lanes, all_lanes
+from streaming.order.runs import Drawn, sum_of_run_squares
+from streaming.order.sampling import Sampling, draw
 
 LONGEST_WINDOW: Final = 1000
 N_PLACES: Final = 5
@@ -60,7 +63,7 @@ def shuffle_score(order: EpochOrder) -> ShuffleScore:
 
     That takes 1.5 s for 10⁹ samples, and some hundredths of a second for 10⁶.
     """
-    n, sizes = order.n_samples, order.catalog.shard_sizes
+    n = order.n_samples
     strip = max(2, min(int(typical_run(order)), n // _FEWEST_STRIPS))
     if n < 2 * strip:  # too short to tell: any order of three samples looks like any other
         return ShuffleScore((1.0,), 1.0, strip, n)
@@ -74,44 +77,40 @@ def shuffle_score(order: EpochOrder) -> ShuffleScore:
         strips = order.take(begin, begin + n_windows * window).reshape(n_windows, window) // strip
         distinct = 1 + np.count_nonzero(np.diff(np.sort(strips, axis=1), axis=1), axis=1).mean()
         mixing.append(float(distinct - stored) / max(by_chance - stored, 1e-9))
-    drawn = rows_drawn(order)
     if order.effective_algorithm is None:
         parts = [part.n_samples for part in order.parts if part.n_samples]
         scattered = np.array([strip * order.n_canonical_nodes * n / size for size in parts])
         weights = np.array(parts, np.float64)
     else:
-        lanes = np.arange(order.n_canonical_nodes, dtype=np.int64)
-        scattered = stretches(order, lanes, len(sizes)) * n
-        weights = drawn
+        scattered = stretches(order, all_lanes(order)) * n
+        weights = rows_drawn(order).astype(np.float64)
     doublings = np.log(np.clip(scattered / strip, 1.0, n / strip))
     spread = float((doublings * weights).sum() / weights.sum()) / math.log(n / strip)
-    return ShuffleScore(tuple(mixing), spread, strip, window)
+    return ShuffleScore(tuple(mixing), min(1.0, spread), strip, window)
 
 
-def rows_drawn(order: EpochOrder) -> NDArray[np.float64]:
-    """Samples that an epoch takes from each shard, on average: float64 (shard,)."""
-    catalog = order.catalog
-    repeats = order.draws / np.maximum(1, catalog.samples_per_stream)
-    return np.asarray(catalog.shard_sizes * repeats[catalog.stream_of_shard], np.float64)
+def rows_drawn(order: EpochOrder) -> NDArray[np.int64]:
+    """Samples that the epoch takes from each shard, int64 (shard,)."""
+    return _drawn(order).rows(order.catalog)
 
 
 def typical_run(order: EpochOrder) -> float:
-    """Samples that are read from a shard in one pass, as a sample sees it: Σz²/Σz over the runs of an epoch."""
-    drawn = rows_drawn(order)
-    in_one_pass = np.minimum(drawn, order.catalog.shard_sizes)
-    return float((drawn * in_one_pass).sum() / max(1.0, drawn.sum()))
+    """Samples that are read from a shard in one pass, as a sample sees it: Σz²/Σz over the runs of the epoch."""
+    drawn = _drawn(order)
+    return sum_of_run_squares(order.catalog, drawn) / max(1, int(drawn.rows(order.catalog).sum()))
 
 
-def stretches(order: EpochOrder, lanes: NDArray[np.int64], n_shards: int) -> NDArray[np.float64]:
+def stretches(order: EpochOrder, lanes: Lanes) -> NDArray[np.float64]:
     """For how much of the epoch each shard is in use by these canonical nodes, between its first sample and its last.
 
-    int64 (lane,) -> float64 (shard,), each a fraction of the epoch; 0 for shards that are not read.
+    float64 (shard,), each a fraction of the epoch; 0 for shards that are not read.
     """
     shards, begins, ends = intervals(order, lanes)
-    return np.bincount(shards, weights=(ends - begins) / _TICKS, minlength=n_shards).astype(np.float64)
+    lengths = np.bincount(shards, weights=(ends - begins) / _TICKS, minlength=order.catalog.n_shards)
+    return lengths.astype(np.float64)
 
 
-def most_at_once(order: EpochOrder, lanes: NDArray[np.int64]) -> int:
+def most_at_once(order: EpochOrder, lanes: Lanes) -> int:
     """How many shards these canonical nodes have in use at once where they have most."""
     _, begins, ends = intervals(order, lanes)
     moments = np.concatenate([begins, ends])
@@ -120,14 +119,16 @@ def most_at_once(order: EpochOrder, lanes: NDArray[np.int64]) -> int:
     return int(np.cumsum(steps[in_order]).max(initial=0))
 
 
-def intervals(
-    order: EpochOrder, lanes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def intervals(order: EpochOrder, lanes: Lanes) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """When these canonical nodes have which shards in use: shard, begin and end in 2⁻²⁰ epochs, int64 (interval,) each.
 
     The intervals of one shard do not overlap.
     """
-    tables = [_ticks(part.uses(lanes), np.diff(part.grid.lane_start)) for part in order.parts if part.n_samples]
+    tables = [
+        _ticks(part.uses(mine), np.diff(part.grid.lane_start))
+        for part, mine in zip(order.parts, lanes)
+        if part.n_samples
+    ]
     shards, begins, ends = (
         np.concatenate([np.zeros(0, np.int64), *(table[column] for table in tables)]) for column in range(3)
     )
@@ -141,6 +142,12 @@ def intervals(
     begins = np.where(same, np.maximum(begins, before), begins)
     some = ends > begins
     return shards[some], begins[some], ends[some]
+
+
+def _drawn(order: EpochOrder) -> Drawn:
+    spec = order.spec
+    sampling = Sampling.of(spec.seed, spec.sampling_method, order.epoch, spec.sampling_granularity)
+    return draw(order.catalog, order.draws, sampling)
 
 
 def _ticks(uses: ShardUses, lane_sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:

@@ -27,16 +27,25 @@ SPECS = {
     "py1br": OrderSpec(shuffle=True, shuffle_algo="py1br", num_canonical_nodes=4, shuffle_block_size=300),
     "fixed-7": OrderSpec(shuffle=True, sampling_method="fixed", sampling_granularity=7),
     "stored-100": OrderSpec(sampling_granularity=100),
+    "stratified": OrderSpec(shuffle=True, batching_method="stratified", num_canonical_nodes=4),
+    "stratified-stored-4": OrderSpec(batching_method="stratified", num_canonical_nodes=4),
+    "stratified-naive": OrderSpec(shuffle=True, shuffle_algo="naive", batching_method="stratified"),
+    "per_stream": OrderSpec(shuffle=True, batching_method="per_stream", num_canonical_nodes=3),
+    "per_stream-stored": OrderSpec(batching_method="per_stream"),
+    "device_per_stream": OrderSpec(shuffle=True, batching_method="device_per_stream", num_canonical_nodes=4),
+    "device_per_stream-stored": OrderSpec(batching_method="device_per_stream"),
 }
+UNITS = {"per_stream": 42, "device_per_stream": 7}
 PARTS = np.array([500, 700, 3000])
 
 
 def digests(name: str) -> dict[str, str]:
     """Digests of an epoch, of one with two passes, of one with parts of passes, and of what one rank gets."""
-    once = EpochOrder(SPECS[name], CATALOG, 0)
-    twice = EpochOrder(SPECS[name], CATALOG, 5, CATALOG.samples_per_stream * 2)
-    part = EpochOrder(SPECS[name], CATALOG, 3, PARTS)
-    plan = EpochPlan(once, Topology(6, 3), 7, start=100)
+    unit = UNITS.get(SPECS[name].batching_method)
+    once = EpochOrder(SPECS[name], CATALOG, 0, unit=unit)
+    twice = EpochOrder(SPECS[name], CATALOG, 5, CATALOG.samples_per_stream * 2, unit)
+    part = EpochOrder(SPECS[name], CATALOG, 3, PARTS, unit)
+    plan = EpochPlan(once, Topology(6, 3), 7, start=100 // (unit or 1) * (unit or 1))
     rank = plan.source(plan.rank_batches(4, np.arange(plan.n_batches))[0])
     values = {"once": once.take(0, once.n_samples), "twice": twice.take(0, twice.n_samples), "rank": rank}
     values["part"] = part.take(0, part.n_samples)

@@ -103,6 +103,48 @@ def test_downloads_are_what_every_sample_asked_for_would_need(n_nodes: int, sett
     assert found.node_downloads == pytest.approx([len(shards) for shards in needed], rel=0.1, abs=1)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batching_method": "stratified"},
+        {"batching_method": "per_stream"},
+        {"batching_method": "device_per_stream", "shuffle_algo": "py1br"},
+        {"batching_method": "stratified", "shuffle_algo": "naive"},
+        {"batching_method": "stratified", "shuffle": False},
+        {"shuffle": False},
+        {"shuffle_algo": "py2s"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n_nodes", [2, 3, 8])
+def test_downloads_of_several_streams(n_nodes: int, settings: dict[str, Any]) -> None:
+    """Against the whole epoch, sample by sample: two streams, of which one is read 1.4 times."""
+    catalog = Catalog(np.full(60, 150), np.array([40, 20]))
+    topology = Topology(4 * n_nodes, 4, replication=2)
+    unit = {"per_stream": 16 * n_nodes, "device_per_stream": 8}.get(settings.get("batching_method", ""))
+    spec = OrderSpec(**{"shuffle": True, "num_canonical_nodes": 8, "shuffle_block_size": 300, **settings})
+    order = EpochOrder(spec, catalog, 0, np.array([6000, 4200]), unit)
+    plan = EpochPlan(order, topology, 8)
+    needed = _needed_shards(plan, range(order.n_samples // plan.global_batch))
+    found = explain(order, topology, 8)
+    assert found.downloads_per_shard == pytest.approx(sum(map(len, needed)) / 60, rel=0.05)
+    assert [share.n_left_out for share in found.streams] == order.left_out.tolist()
+    assert 0 < found.shards_in_use <= found.most_shards_in_use <= 60
+    assert 0 <= found.shuffle_quality <= 1
+
+
+def test_shards_that_a_part_of_a_pass_leaves_out_are_not_downloaded() -> None:
+    """A fifth of a stream, in picks of whole shards: a fifth of its shards."""
+    order = EpochOrder(
+        OrderSpec(shuffle=True, sampling_granularity=100),
+        Catalog(np.full(50, 100), np.array([50])),
+        0,
+        np.array([1000]),
+    )
+    found = _explained(order, 1)
+    assert (found.node_downloads, found.downloads_per_shard) == ((10.0,), 1.0)
+
+
 def test_each_shard_is_downloaded_once_where_canonical_nodes_suffice() -> None:
     """Nodes that divide the canonical nodes, which divide the shards: exactly 1, and exact bytes for each node."""
     order = _order(128, 40, num_canonical_nodes=16, shuffle_block_size=100)

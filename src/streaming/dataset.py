@@ -19,7 +19,6 @@ from streaming.indexing import Indexable, checked
 from streaming.order import (
     Cursor,
     EpochOrder,
-    EpochPlan,
     OrderSpec,
     Topology,
     WorkerReader,
@@ -55,9 +54,17 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     - `streams`, or one stream by `remote`, `local`, `split`: see `Stream`. The same for `download_retry`,
       `download_timeout`, `validate_hash`, `keep_zip`, which are what a stream leaves open.
     - `batch_size`: samples per rank in a batch. Without it the batch size of a `StreamingDataLoader` counts, else 1.
-    - `shuffle`, `shuffle_algo` (`py1e`, `py1s`, `naive`), `shuffle_seed`, `shuffle_block_size` (samples per canonical
-      node within which samples mix), `num_canonical_nodes` (lanes into which an epoch is dealt). None: a default that
-      depends on the data alone.
+    - `epoch_size` (or `samples_per_epoch`): samples in an epoch, as a number or `"64M"`; None: what the weights of the
+      streams come to. `sampling_method`: which part of a stream an epoch takes, another in each (`balanced`) or always
+      the same (`fixed`); `sampling_granularity`: in how many rows at a time.
+    - `shuffle`, `shuffle_algo` (`py1e`, `py1s`, `py2s`, `py1b`, `py1br`, `naive`), `shuffle_seed`, `shuffle_block_size`
+      (samples per canonical node within which samples mix), `num_canonical_nodes` (lanes into which an epoch is dealt).
+      None: a default that depends on the data alone.
+    - `batching_method`: a batch holds what comes (`random`), each stream's share (`stratified`), or one stream's
+      samples alone: the global batch (`per_stream`) or each rank's (`device_per_stream`).
+    - `replication`: so many consecutive ranks get the same samples.
+    - `remainder`: where ranks do not divide the epoch, some samples are repeated so that all ranks have equally many
+      (`pad`), some are left out (`drop`), or neither, and ranks differ by one (`exact`).
     - `predownload`: samples for which each worker announces its shards ahead; None: what the epoch needs next.
     - `allow_unsafe_types`: read pickled columns too. Only for data that you trust.
     - `world`: which rank this is. None: found when iteration starts, see `World.detect`.
@@ -99,7 +106,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         samples_per_epoch: int | str | None = None,
         world: World | None = None,
     ) -> None:
-        _refuse_what_is_not_built(cache_limit=cache_limit, stream_name=stream_name, replication=replication)
+        _refuse_what_is_not_built(cache_limit=cache_limit, stream_name=stream_name)
         if partition_algo not in ("relaxed", "orig"):
             raise OptionError(
                 f"partition_algo must be 'relaxed' or 'orig' (neither has an effect), not {partition_algo!r}"
@@ -129,14 +136,17 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
             weights=[stream.weight for stream in self.streams],
             epoch_size=_epoch_size(epoch_size, samples_per_epoch),
             remainder=remainder,
+            batch_size=self.batch_size,
         )
         self._ring = EpochRing()
         self._open(None)
+        if self.replication > 1:
+            self._topology()  # a world that it does not divide is refused now
 
     def _open(self, loader_key: int | None) -> None:
         """What follows from the settings, made anew in a worker that was started with a pickle."""
         self._starter = _Starter(loader_key)
-        self._has_warned = False
+        self._has_told = False
         self.catalog = self._store.catalog
         self._closing = weakref.finalize(self, _close, self._store, self._ring)
         self._closing.atexit = False
@@ -265,13 +275,14 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
                 "StreamingDataset has no batch_size, so the batches of a plain DataLoader depend on the number of its "
                 "workers; give the dataset the loader's batch_size, or use StreamingDataLoader"
             )
+        if get_worker_info() is None:
+            self._tell_once(begun.batch_size or self.batch_size or 1)
         return self._read(begun, loader)
 
     def _read(self, begun: Begun, loader: Loader) -> Iterator[Any]:
         world, topology = self._detect_world(), self._topology()
         batch_size = begun.batch_size or self.batch_size or 1
         plan = self._schedule.plan(begun.epoch, topology, batch_size, begun.start)
-        self._warn_of_nodes(plan)
         ahead = None
         store = self._store
         if not store.files.all_sources:
@@ -292,17 +303,27 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
             get=self.__getitem__ if self._makes_samples_itself() else None,
         )
 
-    def _warn_of_nodes(self, plan: EpochPlan) -> None:
-        """Say once if there are more nodes than canonical nodes, since shards are then downloaded several times."""
+    def _tell_once(self, batch_size: int) -> None:
+        """Say in the rank process what a user would want to know before a long run."""
+        if self._has_told:
+            return
+        self._has_told = True
+        plan = self._schedule.plan(0, self._topology(), batch_size)
         n_nodes, n_lanes = plan.topology.n_nodes, plan.order.n_canonical_nodes
-        if n_nodes > n_lanes and self.shuffle and not self._has_warned and get_worker_info() is None:
-            self._has_warned = True
+        if n_nodes > n_lanes and self.shuffle:
             _log.warning(
                 "%d nodes share %d canonical nodes, so shards are downloaded more than once; num_canonical_nodes=%d "
-                "avoids it (another order of samples), explain() has the numbers",
+                "avoids it (with another order of samples); explain() has the numbers",
                 n_nodes,
                 n_lanes,
                 1 << (n_nodes - 1).bit_length(),
+            )
+        left_out = plan.left_out.tolist()
+        if any(left_out):
+            _log.warning(
+                "batching_method=%r: samples that fill no whole batch of one stream are left out of each epoch: %s",
+                self._schedule.spec.batching_method,
+                ", ".join(f"{n} of stream {number}" for number, n in enumerate(left_out) if n),
             )
 
     def _makes_samples_itself(self) -> bool:
@@ -318,7 +339,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def order_of(self, epoch: int) -> EpochOrder:
         """The order of an epoch, as a function of position; the same in every process."""
-        return self._schedule.order(epoch)
+        return self._schedule.order(epoch, self._topology())
 
     def explain(self) -> Explanation:
         """What this configuration does on the present hardware, in numbers; `print` it for words.
@@ -339,13 +360,12 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def _topology(self) -> Topology:
         world = self._detect_world()
-        return Topology.of(world.num_ranks, world.ranks_per_node)
+        return Topology.of(world.num_ranks, world.ranks_per_node, self.replication)
 
     @property
     def _n_groups(self) -> int:
         """How many different shares of a batch there are: ranks, or groups of ranks that share samples."""
-        topology = self._topology()
-        return topology.n_ranks // topology.replication
+        return self._topology().n_groups
 
     def _detect_world(self) -> World:
         return World.detect() if self._world is None else self._world
@@ -356,6 +376,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         """Begin the next epoch for the loader iteration of this key; its workers join it when they start."""
         if not self._store.is_complete():
             self._store.client.hold()  # the fetcher goes on reading ahead while workers are replaced
+        self._tell_once(self.batch_size or batch_size or 1)
         loader = Loader(key, 0, max(1, n_workers))
         return self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
 
@@ -498,10 +519,8 @@ def _epoch_size(epoch_size: int | str | None, samples_per_epoch: int | str | Non
     return size or None
 
 
-def _refuse_what_is_not_built(*, cache_limit: int | str | None, stream_name: str, replication: int | None) -> None:
+def _refuse_what_is_not_built(*, cache_limit: int | str | None, stream_name: str) -> None:
     """Refuse settings of later versions."""
-    if replication is not None and replication > 1:
-        raise NotYetError(f"replication={replication} has no effect in this version; leave it out")
     if cache_limit:
         raise NotYetError(f"cache_limit={cache_limit!r} has no effect in this version; leave it out")
     if stream_name != "stream":

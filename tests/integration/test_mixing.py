@@ -14,7 +14,7 @@ import pytest
 from streaming import Stream, StreamingDataLoader, StreamingDataset
 from streaming.errors import OptionError
 from support.numbered import checked_id, checked_ids, write_numbered
-from support.ranks import Job, Layout, Report, finish, make_loader, run_ranks, start_rank
+from support.ranks import Job, Layout, Report, finish, global_batches, make_loader, run_ranks, start_rank
 
 N_A, N_B = 900, 100
 
@@ -148,6 +148,95 @@ def test_a_mix_resumes_exactly_under_every_shuffle(places: dict[str, str], algor
     assert sorted(before) == sorted(names[number] for number in order[:130])
     assert sorted(after) == sorted(names[number] for number in order[130:])
     assert len(list(resumed)) == math.ceil(333 / 7)
+
+
+@pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
+def test_every_batching_method_on_several_layouts(places: dict[str, str], tmp_path: Path, method: str) -> None:
+    """Batches as promised, the same global batches on 1x1x0, 2x2x1 and 1x4x2, and an exact resume between them.
+
+    The batch of a rank is 4 throughout where the order is by batches of ranks, else the global batch is 16.
+    """
+    options = {"batching_method": method, "batch_size": 4, "epoch_size": 320}
+    by_layout = []
+    for layout in (Layout(2, 2, 1), Layout(1, 4, 2), Layout(1, 1, 0)):
+        if layout.n_ranks == 1 and method != "device_per_stream":
+            options = {**options, "batch_size": 16}
+        elif layout.n_ranks == 1:
+            continue
+        job = Job(layout, 16, None, str(tmp_path / str(layout)), options=options)
+        reports = finish(
+            [start_rank(job.then(remote=",".join(places.values())), r, _mixed) for r in range(layout.n_ranks)]
+        )
+        batches = global_batches(reports, 0)
+        by_layout.append(batches)
+        n_of_b = [sum(sample >= 10_000 for sample in batch) for batch in batches]
+        if method == "stratified":
+            assert {8} == set(n_of_b)
+        elif method == "per_stream":
+            assert set(n_of_b) == {0, 16}
+        else:
+            units = [[sample >= 10_000 for sample in batch] for report in reports for batch in report.epochs[0]]
+            assert all(len(set(unit)) == 1 for unit in units)
+    assert all(batches == by_layout[0] for batches in by_layout)
+    assert sum(map(len, by_layout[0])) == 320
+
+
+def _mixed(job: Job, rank: int) -> Report:
+    """A rank's epoch over two streams of equal weight, stopped and resumed in the middle."""
+    assert job.remote is not None
+
+    def loader() -> StreamingDataLoader:
+        streams = [Stream(local=place, proportion=1) for place in job.remote.split(",")]  # type: ignore[union-attr]
+        made = make_loader(job, StreamingDataset(streams=streams, shuffle=True, **job.options))
+        assert isinstance(made, StreamingDataLoader)
+        return made
+
+    first = loader()
+    before = list(islice(first, 7))
+    state = first.state_dict()
+    assert state is not None
+    second = loader()
+    second.load_state_dict(state)
+    return Report([before + list(second)], second.state_dict())
+
+
+def test_what_fills_no_batch_of_its_stream_is_left_out_and_said(
+    places: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """900 and 100 samples in batches of 64: 4 and 36 are left out, once told."""
+    dataset = StreamingDataset(streams=_streams(places), batching_method="per_stream", batch_size=64, shuffle=True)
+    ids = list(map(checked_id, dataset))
+    assert len(ids) == len(set(ids)) == 896 + 64 == dataset.epoch_size
+    assert "4 of stream 0, 36 of stream 1" in caplog.text
+
+
+def _replicated(job: Job, rank: int) -> Report:
+    dataset = StreamingDataset(local=job.remote, shuffle=True, **job.options)
+    loader = StreamingDataLoader(
+        dataset,
+        batch_size=job.global_batch * job.options["replication"] // job.layout.n_ranks,
+        num_workers=job.layout.n_workers,
+        collate_fn=checked_ids,
+    )
+    batches = list(islice(loader, 5))
+    state = loader.state_dict()
+    assert state is not None
+    loader.load_state_dict(state)
+    return Report([batches + list(loader)], loader.state_dict())
+
+
+def test_replicas_agree_and_the_global_batches_do_not_depend_on_them(places: dict[str, str]) -> None:
+    """Global batch 24 on (ranks, replication) = (4,1), (4,2), (8,2), (8,4), (6,3): one set of ids per replica group."""
+    expected = None
+    for n_ranks, replication in ((4, 1), (4, 2), (8, 2), (8, 4), (6, 3)):
+        job = Job(Layout(1, n_ranks, 0), 24, places["a"], "", options={"replication": replication})
+        reports = finish([start_rank(job, rank, _replicated) for rank in range(n_ranks)])
+        for rank, report in enumerate(reports):
+            assert report.epochs == reports[rank // replication * replication].epochs
+            assert report.state == reports[0].state
+        batches = global_batches(reports[::replication], 0)[:-1]
+        expected = expected or batches
+        assert batches == expected
 
 
 def _lengths(job: Job, rank: int) -> Report:

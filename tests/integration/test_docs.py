@@ -11,6 +11,7 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```python\n(.*?)```", flags=re.DOTALL)
+_OUTPUT = re.compile(r"<!-- output -->\n```\n(.*?)```", flags=re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 PAGES = [page.name for page in sorted(DOCS.glob("*.md"))]
@@ -18,8 +19,9 @@ PAGES = [page.name for page in sorted(DOCS.glob("*.md"))]
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(tmp_path: Path, page: str) -> None:
-    """All tested blocks of a page, one after the other, as one script in an empty folder."""
-    blocks = [code for tag, code in _BLOCK.findall((DOCS / page).read_text()) if tag == "tested"]
+    """All tested blocks of a page, one after the other, as one script in an empty folder; it prints what is shown."""
+    text = (DOCS / page).read_text()
+    blocks = [code for tag, code in _BLOCK.findall(text) if tag == "tested"]
     if not blocks:
         return
     script = tmp_path / "page.py"
@@ -33,6 +35,7 @@ def test_the_code_of_a_page_runs(tmp_path: Path, page: str) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr
+    assert run.stdout == "".join(_OUTPUT.findall(text))
 
 
 @pytest.mark.parametrize("page", PAGES)

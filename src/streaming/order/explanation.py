@@ -14,16 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order.epoch import EpochOrder
-from streaming.order.node_lanes import Lanes
-from streaming.order.partition import node_share
+from streaming.order.node_reads import NodeReads
 from streaming.order.plan import EpochPlan
 from streaming.order.quality import ShuffleScore, most_at_once, rows_drawn, shuffle_score, stretches, typical_run
 from streaming.order.topology import Topology
 
 MOST_EXTRA_DOWNLOADS: Final = 0.05
 """What still counts as downloading each shard once, in downloads per shard beyond the first."""
-_MOST_BATCHES: Final = 64
-_MOST_STEPS: Final = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,7 @@ def explain(
     plan = EpochPlan(order, topology, batch_size, remainder=remainder)
     n_shards, stored = order.catalog.n_shards, order.catalog.samples_per_stream
     sizes = None if shard_bytes is None else np.broadcast_to(np.asarray(shard_bytes, np.float64), (n_shards,))
-    reads = _Reads(plan)
+    reads = NodeReads(plan)
     needs = list(reads.needs(np.ones(n_shards) if sizes is None else sizes))
     node_downloads = tuple(n for n, _ in needs)
     n_read = int(np.count_nonzero(rows_drawn(order)))
@@ -144,136 +141,6 @@ def explain(
         score=shuffle_score(order),
         warning=_warning(order, topology.n_nodes, per_shard),
     )
-
-
-class _Reads:
-    """Which part of each canonical node each node reads, in whole batches: a sparse table of (node, lane) pairs.
-
-    Lanes are the canonical nodes of all orders of the epoch, counted through one order after the other.
-    """
-
-    def __init__(self, plan: EpochPlan) -> None:
-        self._plan = plan
-        self._order = order = plan.order
-        self._n_nodes = plan.topology.n_nodes
-        n_lanes = np.array([part.grid.n_lanes for part in order.parts], np.int64)
-        self._first_lane = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_lanes)])
-        self._n_lanes = int(self._first_lane[-1])
-        pairs, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for begin, stop in self._batches():
-            node, lane, n_slots = self._cut(begin, stop)
-            pairs.append(node * max(1, self._n_lanes) + lane)
-            numbers.append(n_slots)
-        distinct, which = np.unique(np.concatenate(pairs), return_inverse=True)
-        self._node, self._lane = np.divmod(distinct, max(1, self._n_lanes))
-        if order.effective_algorithm == "naive":  # any canonical node reads any shard of its order
-            self._lane = self._first_lane[self._part_of(self._lane)]
-            distinct, again = np.unique(self._node * max(1, self._n_lanes) + self._lane, return_inverse=True)
-            self._node, self._lane = np.divmod(distinct, max(1, self._n_lanes))
-            which = again[which]
-        n_read = np.bincount(which, weights=np.concatenate(numbers), minlength=len(distinct))
-        in_lane = np.bincount(self._lane, weights=n_read, minlength=self._n_lanes)
-        self._fraction = n_read / np.maximum(1, in_lane[self._lane])
-
-    def lanes_of(self, node: int) -> Lanes:
-        """The canonical nodes of each order that a node reads."""
-        mine = self._lane[self._node == node]
-        parts = self._part_of(mine)
-        return [mine[parts == number] - self._first_lane[number] for number in range(len(self._order.parts))]
-
-    def busiest(self) -> int:
-        """The node that reads most canonical nodes."""
-        return int(np.bincount(self._node, minlength=1).argmax())
-
-    def needs(self, sizes: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
-        """Per node: how many shards it needs, and the sum of their `sizes`, float64 (shard,)."""
-        if self._order.effective_algorithm is None and self._n_lanes == len(self._order.parts) == 1:
-            yield from self._sequential_needs(sizes)
-            return
-        rows, shards_of_lane = rows_drawn(self._order), self._shards_of_lanes()
-        known: dict[bytes, tuple[float, float]] = {}
-        for node in range(self._n_nodes):
-            mine = np.flatnonzero(self._node == node)
-            key = self._lane[mine].tobytes() + self._fraction[mine].astype(np.float32).tobytes()
-            if key not in known:  # without canonical nodes of their own all nodes are alike
-                pieces = [shards_of_lane[lane] for lane in self._lane[mine].tolist()]
-                fractions = np.repeat(self._fraction[mine], [len(piece) for piece in pieces])
-                shards, which = np.unique(np.concatenate([np.zeros(0, np.int64), *pieces]), return_inverse=True)
-                lanes = np.repeat(self._lane[mine], [len(piece) for piece in pieces])
-                missed = np.ones(len(shards))
-                np.multiply.at(missed, which, self._missed(rows[shards[which]], fractions, lanes))
-                known[key] = float((1 - missed).sum()), float((1 - missed) @ sizes[shards])
-            yield known[key]
-
-    def _sequential_needs(self, sizes: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
-        """The same, exactly, where a node reads positions `low` to `high` of each batch and shards lie side by side."""
-        size, uses = self._plan.global_batch, self._order.parts[0].uses(np.zeros(1, np.int64))
-        for node in range(self._n_nodes):
-            low, high = node_share(size, self._plan.topology, node)
-            at = uses.first % size
-            met = ((low <= at) & (at < high)) | ((low - at) % size < uses.end - uses.first)
-            shards = np.unique(uses.shard[met & (high > low)])
-            yield float(len(shards)), float(sizes[shards].sum())
-
-    def _missed(
-        self, rows: NDArray[np.int64], fractions: NDArray[np.float64], lanes: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """How likely a reader of this fraction of this lane gets none of so many samples of it: (case,) each."""
-        if self._order.effective_algorithm is not None:
-            return np.asarray((1 - fractions) ** rows)
-        # In stored order a node gets a stretch of each batch; a shard meets one, or falls between two.
-        shares = np.array([part.n_samples / part.grid.n_lanes for part in self._order.parts])
-        per_batch = self._plan.global_batch * shares[self._part_of(lanes)] / max(1, self._order.n_samples)
-        return np.clip(1 - fractions - (rows - 1) / per_batch, 0, 1)
-
-    def _shards_of_lanes(self) -> list[NDArray[np.int64]]:
-        """The shards of every lane, each once."""
-        n_shards = max(1, self._order.catalog.n_shards)
-        pairs = [np.zeros(0, np.int64)]
-        for part, first in zip(self._order.parts, self._first_lane.tolist()):
-            uses = part.uses(np.arange(part.grid.n_lanes, dtype=np.int64))
-            pairs.append((uses.lane + first) * n_shards + uses.shard)
-        lane, shard = np.divmod(np.unique(np.concatenate(pairs)), n_shards)
-        return np.split(shard, np.searchsorted(lane, np.arange(1, self._n_lanes), "left"))
-
-    def _part_of(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(self._first_lane, lanes, "right") - 1
-
-    def _batches(self) -> Iterator[tuple[int, int]]:
-        """Batches that show how all are cut: one period of them where there is one, else some."""
-        size, n = self._plan.global_batch, min(self._order.n_samples, self._plan.stop)
-        n_whole = n // size
-        if not n_whole:
-            yield 0, n
-            return
-        if self._order.merge is None:
-            n_whole = min(n_whole, self._n_lanes // math.gcd(self._n_lanes, size))
-        cost = self._n_lanes + self._n_nodes + (0 if self._order.merge is None else size)
-        n_seen = min(n_whole, _MOST_BATCHES, max(1, _MOST_STEPS // cost))
-        for number in range(n_seen):
-            begin = n_whole * number // n_seen * size
-            yield begin, begin + size
-
-    def _cut(self, begin: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The slots of a batch by canonical node, cut by node: node, lane and number of slots, int64 (pair,) each."""
-        order, topology = self._order, self._plan.topology
-        n_slots = (stop - begin) // order.slot_samples
-        ends = [node_share(n_slots, topology, node)[1] for node in range(self._n_nodes)]
-        node_ends = np.array(ends, np.int64)
-        if order.merge is None:
-            lanes, grid = np.arange(self._n_lanes, dtype=np.int64), order.parts[0].grid
-            lane_ends = np.cumsum(grid.first_ranks(lanes, stop) - grid.first_ranks(lanes, begin))
-            cuts = np.union1d(lane_ends, node_ends)
-            cuts = cuts[cuts > 0]
-            lengths = np.diff(cuts, prepend=np.int64(0))
-            return np.searchsorted(node_ends, cuts), np.searchsorted(lane_ends, cuts), lengths
-        scaled, parts = order.lanes_and_parts(np.arange(begin, stop, order.slot_samples, dtype=np.int64)[:n_slots])
-        in_order = np.argsort(scaled, kind="stable")
-        node = np.repeat(np.arange(self._n_nodes), np.diff(node_ends, prepend=np.int64(0)))
-        n_lanes = np.diff(self._first_lane)
-        own = scaled // (n_lanes.max() // n_lanes)[parts] + self._first_lane[parts]
-        pairs, counts = np.unique(node * self._n_lanes + own[in_order], return_counts=True)
-        return pairs // self._n_lanes, pairs % self._n_lanes, counts
 
 
 def _warning(order: EpochOrder, n_nodes: int, per_shard: float) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +29,33 @@ def part_reader(part: Part) -> PartReader:
     return _WindowReader(part, rows)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Found:
+    """Sample ids as they are where every place stands for its own row, and, if asked for, shard and pass of each."""
+
+    ids: NDArray[np.int64]
+    shards: NDArray[np.int64]
+    pass_numbers: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, n: int, with_runs: bool) -> _Found:
+        """Room for `n`."""
+        n_runs = n if with_runs else 0
+        return cls(np.empty(n, np.int64), np.empty(n_runs, np.int64), np.empty(n_runs, np.int64))
+
+    def fill(self, table: RunTable, places: NDArray[np.int64], at: NDArray[np.int64] | slice) -> None:
+        """Puts what lies at these places of a table there."""
+        runs = np.searchsorted(table.offsets, places, "right") - 1
+        self.ids[at] = table.id_base[runs] + places
+        if len(self.shards):
+            self.shards[at] = table.shard[runs]
+            self.pass_numbers[at] = table.pass_number[runs]
+
+    def rows(self, rows: RowReader) -> NDArray[np.int64]:
+        """The ids of the rows that the places stand for, int64 (sample,); all at once, as few would cost as much."""
+        return rows.ids(self.ids, self.shards, self.pass_numbers) if len(self.shards) else self.ids
+
+
 class _PointReader:
     """Reads a shuffle in closed form; keeps no windows."""
 
@@ -38,7 +66,9 @@ class _PointReader:
 
     def ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See PartReader."""
-        return _ids(self._table, self._shuffle.places(positions), self._rows)
+        found = _Found.empty(len(positions), not self._rows.is_plain)
+        found.fill(self._table, self._shuffle.places(positions), slice(None))
+        return found.rows(self._rows)
 
 
 class _WindowReader:
@@ -51,9 +81,11 @@ class _WindowReader:
 
     def ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See PartReader."""
+        found = _Found.empty(len(positions), not self._rows.is_plain)
         lanes, ranks = self._part.grid.locate(positions)
         if self._part.grid.n_lanes == 1:
-            return self._walker(0).ids(ranks)
+            self._walker(0).fill(found, ranks, slice(None))
+            return found.rows(self._rows)
         # 16 bits where they suffice: numpy sorts those by radix.
         few = self._part.grid.n_lanes <= 1 << 16
         order = np.argsort(lanes.astype(np.uint16) if few else lanes, kind="stable")
@@ -61,32 +93,30 @@ class _WindowReader:
         in_order = lanes[order]
         starts = np.flatnonzero(np.diff(in_order, prepend=np.int64(-1)))
         ends = np.append(starts[1:], len(in_order))
-        ids = np.empty(len(positions), np.int64)
         for lane, start, end in zip(in_order[starts].tolist(), starts.tolist(), ends.tolist()):
-            ids[order[start:end]] = self._walker(lane).ids(ranks[start:end])
-        return ids
+            self._walker(lane).fill(found, ranks[start:end], order[start:end])
+        return found.rows(self._rows)
 
     def _walker(self, lane: int) -> _Walker:
         walker = self._walkers.get(lane)
         if walker is None:
-            walker = self._walkers[lane] = _Walker(self._part.lane(lane), self._rows)
+            walker = self._walkers[lane] = _Walker(self._part.lane(lane))
         return walker
 
 
 class _Walker:
     """Reads one canonical node: walks on where that is cheap, jumps where it is not. Owns the chunk it stands in."""
 
-    def __init__(self, lane: Lane, rows: RowReader) -> None:
+    def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._rows = rows
         self._chunks: Iterator[NDArray[np.int64]] = iter(())
         self._chunk = np.zeros(0, np.int64)
         self._first = 0
         self._started = False
 
-    def ids(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sample ids at ranks of this canonical node. int64 (rank,) -> int64 (rank,)."""
-        return _ids(self._lane.table, self._places(ranks), self._rows)
+    def fill(self, found: _Found, ranks: NDArray[np.int64], at: NDArray[np.int64] | slice) -> None:
+        """Puts what lies at ranks of this canonical node, int64 (rank,), there."""
+        found.fill(self._lane.table, self._places(ranks), at)
 
     def _places(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         if not len(ranks):
@@ -114,11 +144,3 @@ class _Walker:
         while rank >= self._first + len(self._chunk):
             self._first += len(self._chunk)
             self._chunk = next(self._chunks)
-
-
-def _ids(table: RunTable, places: NDArray[np.int64], rows: RowReader) -> NDArray[np.int64]:
-    runs = np.searchsorted(table.offsets, places, "right") - 1
-    ids: NDArray[np.int64] = table.id_base[runs] + places
-    if rows.is_plain:
-        return ids
-    return rows.ids(ids, table.shard[runs], table.pass_number[runs])

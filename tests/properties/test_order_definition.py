@@ -285,7 +285,7 @@ def order_of_streams(spec: OrderSpec, n_lanes: int, block: int, case: Case, unit
         key, blocks = derive(spec.seed, case.epoch, _UNIT_ORDER), []
         for first in range(0, len(turns), 1 << 12):
             by_stream = sorted(turns[first : first + (1 << 12)])
-            blocks += [by_stream[i] for i in sorted(range(len(by_stream)), key=lambda i: bits(key, first + i))]
+            blocks += [by_stream[i] for i in sorted(range(len(by_stream)), key=lambda i: bits(key, first + i) >> 12)]
         turns = blocks
     upcoming = [iter(units) for units in pieces]
     return [sample for stream in turns for sample in next(upcoming[stream])]

@@ -13,9 +13,14 @@ from streaming.order.node_lanes import Lanes
 from streaming.order.partition import node_share
 from streaming.order.plan import EpochPlan
 from streaming.order.quality import rows_drawn
+from streaming.order.unit_merge import UnitMerge
 
-_MOST_BATCHES: Final = 64
+_LONGEST_PERIOD: Final = 64
+_MOST_BATCHES: Final = 1024
 _MOST_STEPS: Final = 1 << 21
+
+Cut = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""The slots of a batch by lane, cut by node: node, lane and number of slots, int64 (pair,) each."""
 
 
 class NodeReads:
@@ -32,8 +37,7 @@ class NodeReads:
         self._first_lane = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_lanes)])
         self._n_lanes = int(self._first_lane[-1])
         pairs, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for begin, stop in self._batches():
-            node, lane, n_slots = self._cut(begin, stop)
+        for node, lane, n_slots in self._cuts():
             pairs.append(node * max(1, self._n_lanes) + lane)
             numbers.append(n_slots)
         distinct, which = np.unique(np.concatenate(pairs), return_inverse=True)
@@ -111,38 +115,53 @@ class NodeReads:
     def _part_of(self, lanes: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._first_lane, lanes, "right") - 1
 
-    def _batches(self) -> Iterator[tuple[int, int]]:
+    def _cuts(self) -> Iterator[Cut]:
         """Batches that show how all are cut: one period of them where there is one, else some."""
-        size, n = self._plan.global_batch, min(self._order.n_samples, self._plan.stop)
-        n_whole = n // size
-        if not n_whole:
-            yield 0, n
-            return
-        if self._order.merge is None:
-            n_whole = min(n_whole, self._n_lanes // math.gcd(self._n_lanes, size))
-        cost = self._n_lanes + self._n_nodes + (0 if self._order.merge is None else size)
-        n_seen = min(n_whole, _MOST_BATCHES, max(1, _MOST_STEPS // cost))
-        for number in range(n_seen):
-            begin = n_whole * number // n_seen * size
-            yield begin, begin + size
-
-    def _cut(self, begin: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The slots of a batch by canonical node, cut by node: node, lane and number of slots, int64 (pair,) each."""
-        order, topology = self._order, self._plan.topology
-        n_slots = (stop - begin) // order.slot_samples
-        ends = [node_share(n_slots, topology, node)[1] for node in range(self._n_nodes)]
-        node_ends = np.array(ends, np.int64)
+        order, size = self._order, self._plan.global_batch
+        n = min(order.n_samples, self._plan.stop)
         if order.merge is None:
-            lanes, grid = np.arange(self._n_lanes, dtype=np.int64), order.parts[0].grid
-            lane_ends = np.cumsum(grid.first_ranks(lanes, stop) - grid.first_ranks(lanes, begin))
-            cuts = np.union1d(lane_ends, node_ends)
-            cuts = cuts[cuts > 0]
-            lengths = np.diff(cuts, prepend=np.int64(0))
-            return np.searchsorted(node_ends, cuts), np.searchsorted(lane_ends, cuts), lengths
-        scaled, parts = order.lanes_and_parts(np.arange(begin, stop, order.slot_samples, dtype=np.int64)[:n_slots])
+            for begin in self._starts(0, n // size):
+                yield self._cut_of_one_order(0, begin, begin + size)
+            if n < size:
+                yield self._cut_of_one_order(0, 0, n)
+        elif isinstance(order.merge, UnitMerge) and not order.deals_units:  # a batch is a unit of one order
+            for number, n_units in enumerate(order.merge.n_units):
+                for begin in self._starts(number, n_units):
+                    yield self._cut_of_one_order(number, begin, begin + size)
+        else:
+            cost = self._n_lanes + self._n_nodes + size // order.slot_samples
+            n_seen = max(1, min(n // size, _MOST_BATCHES, _MOST_STEPS // cost))
+            for number in range(n_seen):
+                begin = n // size * number // n_seen * size
+                yield self._cut_of_slots(begin, min(begin + size, n))
+
+    def _starts(self, number: int, n_batches: int) -> list[int]:
+        """Where whole batches of one order begin: one period of residues, or some of a long one."""
+        n_lanes, size = self._order.parts[number].grid.n_lanes, self._plan.global_batch
+        period = min(n_batches, n_lanes // math.gcd(n_lanes, size))
+        n_seen = min(period, _LONGEST_PERIOD, max(1, _MOST_STEPS // (n_lanes + self._n_nodes)))
+        return [period * step // n_seen * size for step in range(n_seen)]
+
+    def _cut_of_one_order(self, number: int, begin: int, stop: int) -> Cut:
+        grid = self._order.parts[number].grid
+        lanes, node_ends = np.arange(grid.n_lanes, dtype=np.int64), self._node_ends(stop - begin)
+        lane_ends = np.cumsum(grid.first_ranks(lanes, stop) - grid.first_ranks(lanes, begin))
+        cuts = np.union1d(lane_ends, node_ends)
+        cuts = cuts[cuts > 0]
+        lane = np.searchsorted(lane_ends, cuts) + self._first_lane[number]
+        return np.searchsorted(node_ends, cuts), lane, np.diff(cuts, prepend=np.int64(0))
+
+    def _cut_of_slots(self, begin: int, stop: int) -> Cut:
+        order, unit = self._order, self._order.slot_samples
+        n_slots = (stop - begin) // unit
+        scaled, parts = order.lanes_and_parts(begin + unit * np.arange(n_slots, dtype=np.int64))
         in_order = np.argsort(scaled, kind="stable")
-        node = np.repeat(np.arange(self._n_nodes), np.diff(node_ends, prepend=np.int64(0)))
+        node = np.repeat(np.arange(self._n_nodes), np.diff(self._node_ends(n_slots), prepend=np.int64(0)))
         n_lanes = np.diff(self._first_lane)
         own = scaled // (n_lanes.max() // n_lanes)[parts] + self._first_lane[parts]
         pairs, counts = np.unique(node * self._n_lanes + own[in_order], return_counts=True)
         return pairs // self._n_lanes, pairs % self._n_lanes, counts
+
+    def _node_ends(self, n_slots: int) -> NDArray[np.int64]:
+        """Where each node's share of a batch ends, int64 (node,)."""
+        return np.array([node_share(n_slots, self._plan.topology, node)[1] for node in range(self._n_nodes)], np.int64)

@@ -111,9 +111,14 @@ class UnitMerge:
         before = np.array(self._merge.counts(start), np.int64)
         n_here = np.array(self._merge.counts(max(start, stop)), np.int64) - before
         parts = np.repeat(np.arange(len(before), dtype=np.int64), n_here)
-        parts = parts[np.argsort(bits_between(self._key, start, start + len(parts)), kind="stable")]
+        # The lowest bits make room for the place in the block: a plain sort of words, far faster than an argsort.
+        words = bits_between(self._key, start, start + len(parts))
+        words &= ~np.uint64(_BLOCK - 1)
+        words |= np.arange(len(parts), dtype=np.uint64)
+        words.sort()
+        parts = parts[(words & np.uint64(_BLOCK - 1)).view(np.int64)]
         # Each order's units come in their own order: the first of them here is number `before`, and so on.
-        by_part = np.argsort(parts, kind="stable")
+        by_part = np.argsort(parts.astype(np.uint16) if len(before) <= 1 << 16 else parts, kind="stable")
         numbers = np.empty(len(parts), np.int64)
         numbers[by_part] = np.arange(len(parts)) + np.repeat(before - (np.cumsum(n_here) - n_here), n_here)
         return _Block(parts, numbers)

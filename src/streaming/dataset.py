@@ -25,12 +25,11 @@ from streaming.order import (
     load_state,
     save_state,
 )
-from streaming.order.explanation import Explanation, explain
 from streaming.read.epoch import Begun, EpochRing, Loader
 from streaming.read.epoch_reader import read_epoch, shards_ahead
 from streaming.read.read_ahead import MAX_ANNOUNCED, ReadAhead
 from streaming.read.sample_store import SampleStore
-from streaming.read.schedule import Schedule, rank_samples
+from streaming.read.schedule import Schedule
 from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
 from streaming.world import World
@@ -392,7 +391,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     def rank_samples(self, start: int) -> int:
         """Samples that this rank gets in an epoch that begins at `start`."""
         plan = self._schedule.plan(0, self._topology(), self.batch_size or 1, start)
-        return rank_samples(plan, self._detect_world().rank)
+        return plan.rank_samples(self._detect_world().rank)
 
     def state_of(self, begun: Begun | None, n_rank_samples: int, *, is_exhausted: bool) -> dict[str, Any]:
         """The state of a loader that has handed out so many full batches, in samples, of the epoch `begun`.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from streaming.order.catalog import Catalog
 from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state
 from streaming.order.epoch import EpochOrder, OrderReader
+from streaming.order.explanation import Explanation, explain
 from streaming.order.plan import EpochPlan
 from streaming.order.spec import OrderSpec
 from streaming.order.topology import Topology
@@ -22,11 +23,13 @@ __all__ = [
     "Cursor",
     "EpochOrder",
     "EpochPlan",
+    "Explanation",
     "OrderReader",
     "OrderSpec",
     "StreamWeight",
     "Topology",
     "WorkerReader",
+    "explain",
     "fingerprint",
     "first_uses",
     "load_state",

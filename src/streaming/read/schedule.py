@@ -62,9 +62,3 @@ class Schedule:
         if self._batch_size is None or not self._batching.takes_units:
             return None
         return self._batch_size * (1 if self._batching.unit_goes_to_one_rank else topology.n_groups)
-
-
-def rank_samples(plan: EpochPlan, rank: int) -> int:
-    """Samples that a rank gets from a plan: only the last batch may be short."""
-    last = plan.n_batches - 1
-    return 0 if last < 0 else last * plan.batch_size + len(plan.batch_positions(last, rank))

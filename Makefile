@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 TORCH  := torch==2.13.0
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test lint types layers tests format bench clean
+.PHONY: help demo test lint types layers tests oldest format bench clean
 
 help:
 	@echo "make demo    write a data set, stream it, train, stop in mid-epoch, resume (REMOTE=s3://bucket/prefix for a store)"
@@ -30,7 +30,7 @@ $(VENV)/dev: $(VENV)/python pyproject.toml
 demo: $(VENV)/demo
 	$(BIN)/python examples/demo.py $(if $(REMOTE),--remote $(REMOTE))
 
-test: lint types layers tests
+test: lint types layers tests oldest
 
 lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
@@ -44,6 +44,17 @@ layers: $(VENV)/dev
 
 tests: $(VENV)/dev
 	$(BIN)/python -m pytest
+
+# The order is the same under any numpy: its digests also under the oldest that we take (which has no wheels after 3.12).
+oldest: $(VENV)/oldest
+	if test -d $(VENV)/oldest-numpy; then $(VENV)/oldest-numpy/bin/python -m pytest -q -p no:cacheprovider tests/unit/order; fi
+
+$(VENV)/oldest: $(VENV)/python
+	if $(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))'; then \
+		$(PYTHON) -m venv $(VENV)/oldest-numpy && \
+		$(VENV)/oldest-numpy/bin/python -m pip --disable-pip-version-check --quiet install 'numpy==1.26.*' pytest hypothesis; \
+	else echo "numpy 1.26 has no wheels for this Python: its digests are not checked here"; fi
+	touch $@
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

@@ -10,7 +10,14 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ("order_scale.py", "index_parse.py", "read_warm.py")
+SCRIPTS = (
+    "order_scale.py",
+    "order_curves.py",
+    "shuffle_quality.py",
+    "training_curves.py",
+    "index_parse.py",
+    "read_warm.py",
+)
 
 
 def main() -> None:

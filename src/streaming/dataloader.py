@@ -46,10 +46,15 @@ class StreamingDataLoader(DataLoader[Any]):
     @property
     def num_samples_yielded(self) -> int:
         """Samples that this rank has received since `iter()`."""
-        n_samples = self._n_batches_yielded * (self.batch_size or 1)
+        n_samples = self._n_full_samples
         if self._begun is None or not isinstance(self.dataset, StreamingDataset):
             return n_samples
         return min(n_samples, self.dataset.rank_samples(self._begun.start))
+
+    @property
+    def _n_full_samples(self) -> int:
+        """As if every batch had been full."""
+        return self._n_batches_yielded * (self.batch_size or 1)
 
     def __iter__(self) -> Any:
         """The next epoch's batches. The epoch is settled now, not at the first batch."""
@@ -78,7 +83,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """Where this loader stands, see `StreamingDataset.state_dict`; None for another kind of dataset."""
         if not isinstance(self.dataset, StreamingDataset):
             return None
-        return self.dataset.state_of(self._begun, self.num_samples_yielded, is_exhausted=self._is_exhausted)
+        return self.dataset.state_of(self._begun, self._n_full_samples, is_exhausted=self._is_exhausted)
 
     def load_state_dict(self, obj: dict[str, Any], *, accept_other_order: bool = False) -> None:
         """Go on from a state at the next `iter()`, see `StreamingDataset.load_state_dict`."""

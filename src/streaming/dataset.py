@@ -19,7 +19,6 @@ from streaming.indexing import Indexable, checked
 from streaming.order import (
     Cursor,
     EpochOrder,
-    EpochPlan,
     OrderSpec,
     Topology,
     WorkerReader,
@@ -30,6 +29,7 @@ from streaming.read.epoch import Begun, EpochRing, Loader
 from streaming.read.epoch_reader import read_epoch, shards_ahead
 from streaming.read.read_ahead import MAX_ANNOUNCED, ReadAhead
 from streaming.read.sample_store import SampleStore
+from streaming.read.schedule import Schedule
 from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
 from streaming.world import World
@@ -53,9 +53,17 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     - `streams`, or one stream by `remote`, `local`, `split`: see `Stream`. The same for `download_retry`,
       `download_timeout`, `validate_hash`, `keep_zip`, which are what a stream leaves open.
     - `batch_size`: samples per rank in a batch. Without it the batch size of a `StreamingDataLoader` counts, else 1.
-    - `shuffle`, `shuffle_algo` (`py1e`, `py1s`, `naive`), `shuffle_seed`, `shuffle_block_size` (samples per canonical
-      node within which samples mix), `num_canonical_nodes` (lanes into which an epoch is dealt). None: a default that
-      depends on the data alone.
+    - `epoch_size` (or `samples_per_epoch`): samples in an epoch, as a number or `"64M"`; None: what the weights of the
+      streams come to. `sampling_method`: which part of a stream an epoch takes, another in each (`balanced`) or always
+      the same (`fixed`); `sampling_granularity`: in how many rows at a time.
+    - `shuffle`, `shuffle_algo` (`py1e`, `py1s`, `py2s`, `py1b`, `py1br`, `naive`), `shuffle_seed`, `shuffle_block_size`
+      (samples per canonical node within which samples mix), `num_canonical_nodes` (lanes into which an epoch is dealt).
+      None: a default that depends on the data alone.
+    - `batching_method`: a batch holds what comes (`random`), each stream's share (`stratified`), or one stream's
+      samples alone: the global batch (`per_stream`) or each rank's (`device_per_stream`).
+    - `replication`: so many consecutive ranks get the same samples.
+    - `remainder`: where ranks do not divide the epoch, some samples are repeated so that all ranks have equally many
+      (`pad`), some are left out (`drop`), or neither, and ranks differ by one (`exact`).
     - `predownload`: samples for which each worker announces its shards ahead; None: what the epoch needs next.
     - `allow_unsafe_types`: read pickled columns too. Only for data that you trust.
     - `world`: which rank this is. None: found when iteration starts, see `World.detect`.
@@ -93,15 +101,11 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         replication: int | None = None,
         stream_name: str = "stream",
         stream_config: dict[str, Any] | None = None,
+        remainder: str = "pad",
+        samples_per_epoch: int | str | None = None,
         world: World | None = None,
     ) -> None:
-        _refuse_what_is_not_built(
-            epoch_size=epoch_size,
-            cache_limit=cache_limit,
-            replication=replication,
-            stream_name=stream_name,
-            stream_config=stream_config,
-        )
+        _refuse_what_is_not_built(cache_limit=cache_limit, stream_name=stream_name)
         if partition_algo not in ("relaxed", "orig"):
             raise OptionError(
                 f"partition_algo must be 'relaxed' or 'orig' (neither has an effect), not {partition_algo!r}"
@@ -109,8 +113,9 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         self.batch_size = _positive("batch_size", batch_size)
         self.predownload = _positive("predownload", predownload)
         self.allow_unsafe_types = allow_unsafe_types
+        self.replication = _positive("replication", replication) or 1
         self._world = world
-        self._spec = OrderSpec(
+        spec = OrderSpec(
             seed=shuffle_seed,
             shuffle=shuffle,
             shuffle_algo=shuffle_algo,
@@ -120,18 +125,28 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
             sampling_method=sampling_method,
             sampling_granularity=sampling_granularity,
         )
-        self.streams = _streams(streams, remote=remote, local=local, split=split)
+        self.streams = _streams(streams, stream_config or {}, remote=remote, local=local, split=split)
         defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip)
         places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
         self._store = SampleStore(places, allow_unsafe_types=allow_unsafe_types)
+        self._schedule = Schedule(
+            spec,
+            self._store.catalog,
+            weights=[stream.weight for stream in self.streams],
+            epoch_size=_epoch_size(epoch_size, samples_per_epoch),
+            remainder=remainder,
+            batch_size=self.batch_size,
+        )
         self._ring = EpochRing()
         self._open(None)
+        if self.replication > 1:
+            self._topology()  # a world that it does not divide is refused now
 
     def _open(self, loader_key: int | None) -> None:
         """What follows from the settings, made anew in a worker that was started with a pickle."""
         self._starter = _Starter(loader_key)
+        self._has_told = False
         self.catalog = self._store.catalog
-        self._first_order = EpochOrder(self._spec, self.catalog, 0)
         self._closing = weakref.finalize(self, _close, self._store, self._ring)
         self._closing.atexit = False
 
@@ -150,10 +165,10 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     @property
     def epoch_size(self) -> int:
         """Samples in an epoch, over all ranks."""
-        return self._first_order.n_samples
+        return self.order_of(0).n_samples
 
     def __len__(self) -> int:
-        """Samples per rank in an epoch, the last batch filled up."""
+        """Samples that this rank gets in a whole epoch; one that was resumed gives fewer."""
         return self.rank_samples(0)
 
     @property
@@ -197,6 +212,11 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         return self.catalog.samples_per_stream
 
     @property
+    def draws_per_stream(self) -> NDArray[np.int64]:
+        """Samples that each stream gives to an epoch, by its weight, int64 (stream,)."""
+        return self._schedule.draws
+
+    @property
     def sample_offset_per_stream(self) -> NDArray[np.int64]:
         """The number of each stream's first sample, int64 (stream,)."""
         return np.cumsum(self.samples_per_stream) - self.samples_per_stream
@@ -206,27 +226,27 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     @property
     def shuffle(self) -> bool:
         """Whether epochs are shuffled."""
-        return self._spec.shuffle
+        return self._schedule.spec.shuffle
 
     @property
     def shuffle_algo(self) -> str:
         """How they are shuffled."""
-        return self._spec.shuffle_algo
+        return self._schedule.spec.shuffle_algo
 
     @property
     def shuffle_seed(self) -> int:
         """What the order is drawn from, besides the data and the epoch."""
-        return self._spec.seed
+        return self._schedule.spec.seed
 
     @property
     def num_canonical_nodes(self) -> int:
         """Lanes into which an epoch is dealt."""
-        return self._first_order.n_canonical_nodes
+        return self.order_of(0).n_canonical_nodes
 
     @property
     def shuffle_block_size(self) -> int:
         """Samples of a canonical node within which they mix."""
-        return self._first_order.shuffle_block_size
+        return self.order_of(0).shuffle_block_size
 
     @property
     def next_epoch(self) -> int:
@@ -254,13 +274,14 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
                 "StreamingDataset has no batch_size, so the batches of a plain DataLoader depend on the number of its "
                 "workers; give the dataset the loader's batch_size, or use StreamingDataLoader"
             )
+        if get_worker_info() is None:
+            self._tell_once(begun.batch_size or self.batch_size or 1)
         return self._read(begun, loader)
 
     def _read(self, begun: Begun, loader: Loader) -> Iterator[Any]:
-        world = self._detect_world()
-        topology = Topology.of(world.num_ranks, world.ranks_per_node)
+        world, topology = self._detect_world(), self._topology()
         batch_size = begun.batch_size or self.batch_size or 1
-        plan = EpochPlan(self.order_of(begun.epoch), topology, batch_size, start=begun.start)
+        plan = self._schedule.plan(begun.epoch, topology, batch_size, begun.start)
         ahead = None
         store = self._store
         if not store.files.all_sources:
@@ -281,6 +302,29 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
             get=self.__getitem__ if self._makes_samples_itself() else None,
         )
 
+    def _tell_once(self, batch_size: int) -> None:
+        """Say in the rank process what a user would want to know before a long run."""
+        if self._has_told:
+            return
+        self._has_told = True
+        plan = self._schedule.plan(0, self._topology(), batch_size)
+        n_nodes, n_lanes = plan.topology.n_nodes, plan.order.n_canonical_nodes
+        if n_nodes > n_lanes and self.shuffle:
+            _log.warning(
+                "%d nodes share %d canonical nodes, so shards are downloaded more than once; num_canonical_nodes=%d "
+                "avoids it (with another order of samples); explain() has the numbers",
+                n_nodes,
+                n_lanes,
+                1 << (n_nodes - 1).bit_length(),
+            )
+        left_out = plan.left_out.tolist()
+        if any(left_out):
+            _log.warning(
+                "batching_method=%r: samples that fill no whole batch of one stream are left out of each epoch: %s",
+                self._schedule.spec.batching_method,
+                ", ".join(f"{n} of stream {number}" for number, n in enumerate(left_out) if n),
+            )
+
     def _makes_samples_itself(self) -> bool:
         """Whether a subclass changes what a sample is; else samples come straight from the shard."""
         kind = type(self)
@@ -294,7 +338,33 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def order_of(self, epoch: int) -> EpochOrder:
         """The order of an epoch, as a function of position; the same in every process."""
-        return self._first_order if epoch == 0 else EpochOrder(self._spec, self.catalog, epoch)
+        return self._schedule.order(epoch, self._topology())
+
+    def explain(self) -> Explanation:
+        """What this configuration does on the present hardware, in numbers; `print` it for words.
+
+        Samples of each stream, batches and padding, canonical nodes and shuffle window, shards open at once, downloads
+        per shard, cache needed, and a score of the shuffle: see docs/order.md.
+        """
+        topology, batch_size = self._topology(), self.batch_size or 1
+        sizes = self._store.transfer_bytes()
+        return explain(self.order_of(0), topology, batch_size, shard_bytes=sizes, remainder=self._schedule.remainder)
+
+    def __repr__(self) -> str:
+        shuffled = f"shuffled by {self.shuffle_algo}" if self.shuffle else "in stored order"
+        return (
+            f"{type(self).__name__}({self.size:,} samples in {self.num_shards:,} shards of {self.num_streams} streams; "
+            f"epochs of {self.epoch_size:,}, {shuffled}; {self._detect_world()!r}; explain() says more)"
+        )
+
+    def _topology(self) -> Topology:
+        world = self._detect_world()
+        return Topology.of(world.num_ranks, world.ranks_per_node, self.replication)
+
+    @property
+    def _n_groups(self) -> int:
+        """How many different shares of a batch there are: ranks, or groups of ranks that share samples."""
+        return self._topology().n_groups
 
     def _detect_world(self) -> World:
         return World.detect() if self._world is None else self._world
@@ -305,6 +375,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         """Begin the next epoch for the loader iteration of this key; its workers join it when they start."""
         if not self._store.is_complete():
             self._store.client.hold()  # the fetcher goes on reading ahead while workers are replaced
+        self._tell_once(self.batch_size or batch_size or 1)
         loader = Loader(key, 0, max(1, n_workers))
         return self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
 
@@ -318,16 +389,22 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
             self._starter.key = None
 
     def rank_samples(self, start: int) -> int:
-        """Samples that each rank gets in an epoch that begins at `start`, the last batch filled up."""
-        return -(-max(0, self.epoch_size - start) // self._detect_world().num_ranks)
+        """Samples that this rank gets in an epoch that begins at `start`."""
+        plan = self._schedule.plan(0, self._topology(), self.batch_size or 1, start)
+        return plan.rank_samples(self._detect_world().rank)
 
     def state_of(self, begun: Begun | None, n_rank_samples: int, *, is_exhausted: bool) -> dict[str, Any]:
-        """The state of a loader that has handed out so many samples in this rank of the epoch `begun`."""
+        """The state of a loader that has handed out so many full batches, in samples, of the epoch `begun`.
+
+        Told by the plan, so that ranks of which the last batch is shorter, or missing, say the same as the others.
+        """
         progress = self._ring.progress()
         if begun is None or progress.is_pending:
             return self._state(progress.epoch, progress.start)
-        consumed = begun.start + n_rank_samples * self._detect_world().num_ranks
-        return self._state(begun.epoch, max(consumed, self.epoch_size) if is_exhausted else consumed)
+        batch_size = begun.batch_size or self.batch_size or 1
+        stop = self._schedule.plan(0, self._topology(), batch_size, begun.start).stop  # the same in every epoch
+        consumed = min(begun.start + n_rank_samples * self._n_groups, stop)
+        return self._state(begun.epoch, max(stop, self.epoch_size) if is_exhausted else consumed)
 
     def set_epoch(self, epoch: int) -> None:
         """Fix the epoch that the next `iter()` begins, from its first sample."""
@@ -347,7 +424,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def _state(self, epoch: int, consumed: int) -> dict[str, Any]:
         n_nodes = self._detect_world().num_nodes
-        return save_state(self._first_order, Cursor(epoch, consumed), initial_physical_nodes=n_nodes)
+        return save_state(self.order_of(0), Cursor(epoch, consumed), initial_physical_nodes=n_nodes)
 
     def load_state_dict(self, obj: dict[str, Any], *, accept_other_order: bool = False) -> None:
         """Go on from a state: the next `iter()` of this dataset or a loader over it begins there.
@@ -357,7 +434,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         """
         if get_worker_info() is not None:
             raise StateError("load a state in the rank process, not in a worker of its loader")
-        cursor = load_state(obj, self._first_order, accept_other_order=accept_other_order)
+        cursor = load_state(obj, self.order_of(0), accept_other_order=accept_other_order)
         self._ring.resume_at(cursor.epoch, cursor.consumed)
 
     # --- life
@@ -374,7 +451,7 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("catalog", "_first_order", "_closing"):
+        for name in ("catalog", "_closing"):
             state.pop(name, None)
         state["_starter"] = self._starter.key
         if self._world is None and context.get_spawning_popen() is not None:
@@ -399,12 +476,19 @@ def _close(store: SampleStore, ring: EpochRing) -> None:
 
 
 def _streams(
-    streams: Sequence[Stream] | None, *, remote: str | None, local: str | None, split: str | None
+    streams: Sequence[Stream] | None,
+    stream_config: dict[str, Any],
+    *,
+    remote: str | None,
+    local: str | None,
+    split: str | None,
 ) -> tuple[Stream, ...]:
     if streams is None:
         if remote is None and local is None:
             raise OptionError("give `streams`, or `remote` and/or `local`")
-        return (Stream(remote=remote, local=local, split=split),)
+        return (Stream(**{**stream_config, "remote": remote, "local": local, "split": split}),)
+    if stream_config:
+        raise OptionError("stream_config is for the stream that `remote` and `local` name; give it to your streams")
     if remote is not None or local is not None:
         raise OptionError("give either `streams`, or `remote` and/or `local`, not both")
     if not streams:
@@ -423,18 +507,20 @@ def _positive(name: str, value: Any) -> int | None:
     return int(value)
 
 
-def _refuse_what_is_not_built(**settings: Any) -> None:
-    """Refuse settings of later versions, after those that are wrong in any version."""
-    if settings["epoch_size"]:
-        size = parse_count(settings["epoch_size"])
-        if size < 0:
-            raise OptionError(f"epoch_size must be 0 or more, got {size}")
-    replication = settings["replication"]
-    if replication is not None and replication <= 0:
-        raise OptionError(f"replication must be 1 or more, got {replication}")
-    if replication == 1:
-        settings["replication"] = None
-    defaults = {"stream_name": "stream"}
-    for name, value in settings.items():
-        if value not in (defaults.get(name), None, 0, "", {}):
-            raise NotYetError(f"{name}={value!r} has no effect in this version; leave it out")
+def _epoch_size(epoch_size: int | str | None, samples_per_epoch: int | str | None) -> int | None:
+    """Samples in an epoch; None, 0 and "" leave it to the weights. The second name is an alias of the first."""
+    sizes = {parse_count(size) for size in (epoch_size, samples_per_epoch) if size}
+    if len(sizes) > 1:
+        raise OptionError(f"samples_per_epoch={samples_per_epoch!r} is another name of epoch_size={epoch_size!r}")
+    size = sizes.pop() if sizes else None
+    if size is not None and size < 0:
+        raise OptionError(f"epoch_size must be 0 or more, got {size}")
+    return size or None
+
+
+def _refuse_what_is_not_built(*, cache_limit: int | str | None, stream_name: str) -> None:
+    """Refuse settings of later versions."""
+    if cache_limit:
+        raise NotYetError(f"cache_limit={cache_limit!r} has no effect in this version; leave it out")
+    if stream_name != "stream":
+        raise NotYetError(f"stream_name={stream_name!r} has no effect in this version; leave it out")

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from streaming.errors import NotYetError, OptionError
+from streaming.errors import OptionError
+from streaming.order import StreamWeight
 from streaming.read.place import Place, private_root
 from streaming.storage.url import Folder, join_remote, parse_remote
 
@@ -20,9 +21,9 @@ class Stream:
     `download_retry` attempts per file, `download_timeout` seconds, `validate_hash` (a hash name; None for the fastest
     that the index has; False for none), `keep_zip` to keep compressed files beside the decompressed.
 
-    At most one weight may be given: `proportion` (relative), `repeat` (multiples of the stream) or `choose` (samples
-    per epoch). A stream is never written to, so several datasets may use it. Raises OptionError, and NotYetError for
-    a weight.
+    At most one weight may be given: `proportion` (relative to the other streams'), `repeat` (multiples of the stream,
+    fractions too) or `choose` (samples per epoch). A stream is never written to, so several datasets may use it; what
+    its weight comes to is on the dataset. Raises OptionError.
     """
 
     def __init__(
@@ -59,15 +60,13 @@ class Stream:
         parts = self.split.replace("\\", "/").split("/")
         if self.split and (self.split.startswith("/") or ".." in parts):
             raise OptionError(f"split={self.split!r} must be a folder below the stream's root")
-        weights = {"proportion": self.proportion, "repeat": self.repeat, "choose": self.choose}
-        given = {name: value for name, value in weights.items() if value is not None}
-        if len(given) > 1:
-            raise OptionError(f"give at most one of proportion, repeat and choose, not {' and '.join(given)}")
-        for name, value in given.items():
-            if value < 0:
-                raise OptionError(f"{name} must be 0 or more, got {value}")
-            raise NotYetError(f"{name}={value}: weights of streams have no effect in this version; leave it out")
+        self.weight  # noqa: B018  raises for one that cannot be
         _check_fetching(self.download_retry, self.download_timeout, self.validate_hash)
+
+    @property
+    def weight(self) -> StreamWeight:
+        """How much of the stream an epoch takes, as given."""
+        return StreamWeight(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
     def __repr__(self) -> str:
         said = {name: value for name, value in vars(self).items() if value not in (None, "")}

@@ -7,10 +7,12 @@ rank that believes to be alone reads everything and nobody notices.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -117,6 +119,36 @@ class World:
         return cls(rank, num_ranks, _ranks_per_node(environment, rank, num_ranks), "RANK and WORLD_SIZE")
 
     @classmethod
+    def from_mesh(cls, mesh: Any, dims: str | Sequence[str], environment: Mapping[str, str] | None = None) -> World:
+        """From a `torch.distributed.device_mesh.DeviceMesh`: the ranks along `dims` share the data out.
+
+        All processes with the same place along `dims` (tensor or pipeline peers) get the same samples; those that need
+        no data need no dataset. Machines are told apart by `LOCAL_WORLD_SIZE`; where a machine's data-parallel ranks
+        are not consecutive, each counts as a node.
+        """
+        environment = os.environ if environment is None else environment
+        names = (dims,) if isinstance(dims, str) else tuple(dims)
+        known = tuple(mesh.mesh_dim_names or ())
+        missing = [name for name in names if name not in known]
+        if missing or not names:
+            raise WorldError(f"the mesh has the dimensions {known}, not {missing or names}")
+        shape = tuple(mesh.mesh.shape)
+        axes = [known.index(name) for name in names]
+        sizes = [shape[axis] for axis in axes]
+        rank_of: dict[int, int] = {}  # of a process, along dims
+        for place, process in zip(itertools.product(*map(range, shape)), mesh.mesh.flatten().tolist()):
+            rank = 0
+            for axis, size in zip(axes, sizes):
+                rank = rank * size + place[axis]
+            rank_of[process] = rank
+        mine = rank_of.get(int(mesh.get_rank()))
+        if mine is None:
+            raise WorldError(f"process {mesh.get_rank()} is not in the mesh: it needs no dataset")
+        num_ranks = math.prod(sizes)
+        per_node = _consecutive(rank_of, num_ranks, _number(environment, "LOCAL_WORLD_SIZE"))
+        return cls(mine, num_ranks, per_node, f"mesh dimensions {', '.join(names)}")
+
+    @classmethod
     def from_slurm(cls, environment: Mapping[str, str] | None = None) -> World:
         """From the variables of `srun`: `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_STEP_TASKS_PER_NODE`."""
         environment = os.environ if environment is None else environment
@@ -141,6 +173,21 @@ class World:
         local = _number(environment, names[2])
         even = local is not None and num_ranks % local == 0
         return cls(rank, num_ranks, local if local is not None and even else 1, names[0])
+
+
+def _consecutive(rank_of: Mapping[int, int], num_ranks: int, local_size: int | None) -> int:
+    """How many data-parallel ranks each machine holds, if it is the same number of consecutive ones; else 1."""
+    if not local_size:
+        return 1
+    machines: dict[int, set[int]] = {}
+    for process, rank in rank_of.items():
+        machines.setdefault(process // local_size, set()).add(rank)
+    sizes = {len(ranks) for ranks in machines.values()}
+    size = sizes.pop()
+    if sizes or num_ranks % size:
+        return 1
+    aligned = all(min(ranks) % size == 0 and max(ranks) - min(ranks) == size - 1 for ranks in machines.values())
+    return size if aligned else 1
 
 
 def _process_group() -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
 """Which sample comes when. Pure: numpy and arithmetic; no clock, environment, file, thread or global random state.
 
-`EpochOrder(spec, catalog, epoch)` is the order of an epoch as a function of position; `EpochPlan` says which positions
-a rank gets; `WorkerReader` reads them for one worker; `save_state` and `load_state` turn a `Cursor` into JSON and back.
+`resolve_draws` says how many samples each stream gives; `EpochOrder(spec, catalog, epoch, draws)` is the order of an
+epoch as a function of position; `EpochPlan` says which positions a rank gets; `WorkerReader` reads them for one worker;
+`save_state` and `load_state` turn a `Cursor` into JSON and back.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from streaming.order.catalog import Catalog
 from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state
 from streaming.order.epoch import EpochOrder, OrderReader
+from streaming.order.explanation import Explanation, explain
 from streaming.order.plan import EpochPlan
 from streaming.order.spec import OrderSpec
 from streaming.order.topology import Topology
 from streaming.order.uses import first_uses
+from streaming.order.weights import StreamWeight, resolve_draws
 from streaming.order.worker import WorkerReader
 
 __all__ = [
@@ -20,12 +23,16 @@ __all__ = [
     "Cursor",
     "EpochOrder",
     "EpochPlan",
+    "Explanation",
     "OrderReader",
     "OrderSpec",
+    "StreamWeight",
     "Topology",
     "WorkerReader",
+    "explain",
     "fingerprint",
     "first_uses",
     "load_state",
+    "resolve_draws",
     "save_state",
 ]

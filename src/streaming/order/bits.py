@@ -28,6 +28,13 @@ class Purpose:
     PADDING: Final = 5  # from where an epoch is padded
     NODE_DEAL: Final = 6  # in which order a node deals its slots to its ranks
     RANK_ORDER: Final = 7  # in which order a rank has its slots
+    SHARD_ROWS: Final = 8  # in which order `py2s` has the rows of a shard
+    BLOCKS: Final = 9  # where the blocks of `py1br` end
+    SAMPLE: Final = 10  # which shards give to a part of a pass, and how much
+    SAMPLED_ROWS: Final = 11  # which rows they give
+    STREAM: Final = 12  # the seed of a stream that has an order of its own
+    UNIT_ORDER: Final = 13  # in which order the streams take turns, unit by unit
+    WEIGHTS: Final = 14  # which streams get the samples that shares leave over
 
 
 def mix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

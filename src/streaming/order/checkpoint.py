@@ -110,9 +110,11 @@ def load_state(state: object, order: EpochOrder, *, accept_other_order: bool = F
 def fingerprint(order: EpochOrder) -> dict[str, int | str | None]:
     """What an order depends on besides seed and canonical nodes: data, weights and settings, as numbers and digests.
 
-    Not the batch size and not the world: those may change. Settings without effect are None.
+    Not the world; nor the batch size, except where streams take turns by units: then the unit is part of the order.
+    Settings without effect are None.
     """
     spec = order.spec
+    unit = {} if order.unit is None else {"unit": order.unit}
     return {
         "samples": order.n_samples,
         "streams": order.catalog.n_streams,
@@ -125,6 +127,7 @@ def fingerprint(order: EpochOrder) -> dict[str, int | str | None]:
         "batching_method": spec.batching_method,
         "sampling_method": spec.sampling_method,
         "sampling_granularity": spec.sampling_granularity,
+        **unit,
     }
 
 

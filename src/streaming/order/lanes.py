@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,9 @@ from streaming.errors import OptionError
 from streaming.order.bits import Purpose, bits, chained_bits, derive_key
 from streaming.order.catalog import Catalog
 from streaming.order.grid import LaneGrid
-from streaming.order.runs import Runs, lay_runs
+from streaming.order.rows import RowChoice
+from streaming.order.runs import Drawn, Runs, lay_runs
+from streaming.order.sampling import Sampling
 from streaming.order.shuffle.protocol import LaneShuffle, PointShuffle, RunUses
 from streaming.order.shuffle.table import SHUFFLES, STORED, Lanewise, Pointwise
 
@@ -49,21 +50,22 @@ class ShardUses:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Lane:
-    """A canonical node: its runs in the order of this epoch, and their shuffle."""
+class RunTable:
+    """Runs one after the other: int64 (run,) each; `offsets`, where they begin among all places, (run + 1,)."""
 
     shard: NDArray[np.int64]
+    pass_number: NDArray[np.int64]
     offsets: NDArray[np.int64]
     id_base: NDArray[np.int64]
-    """Sample id minus place, for every run: int64 (run,)."""
+    """Sample id minus place, where every place stands for its own row."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lane:
+    """A canonical node: its runs in the order of this epoch, and their shuffle."""
+
+    table: RunTable
     shuffle: LaneShuffle
-
-
-class PartReader(Protocol):
-    """Reads one order."""
-
-    def ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sample ids at positions of this order. int64 (position,) -> int64 (position,)."""
 
 
 class Part:
@@ -73,19 +75,35 @@ class Part:
     """
 
     def __init__(
-        self, catalog: Catalog, passes: NDArray[np.int64], shards: NDArray[np.int64], n_lanes: int, mixing: Mixing
+        self,
+        catalog: Catalog,
+        drawn: Drawn,
+        sampling: Sampling,
+        shards: NDArray[np.int64],
+        n_lanes: int,
+        mixing: Mixing,
     ) -> None:
         self._mixing = mixing
-        self._runs = _deal(catalog, passes, shards, mixing)
-        self._offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._runs.n_rows)])
+        self._runs = _deal(catalog, drawn, shards, mixing)
         self._first_sample = catalog.first_sample
+        self.table = self._table(self._runs)
+        """All runs as they are dealt."""
+        self._offsets = self.table.offsets
         self.grid = LaneGrid(int(self._offsets[-1]), n_lanes)
-        self._id_base = self._id_bases(self._runs, self._offsets)
-        self._lanes: list[_Lane | None] = [None] * n_lanes
+        self._lanes: list[Lane | None] = [None] * n_lanes
         algorithm = mixing.algorithm
-        self._point_shuffle: PointShuffle | None = None
+        self.row_choice = RowChoice(
+            catalog,
+            drawn,
+            sampling.granularity,
+            sampling.row_key,
+            derive_key(mixing.seed, mixing.epoch, Purpose.SHARD_ROWS) if algorithm.permutes_shards else None,
+            in_stored_order=mixing.shuffle_algo is None,
+        )
+        self.point_shuffle: PointShuffle | None = None
+        """The shuffle, if it has a closed form; else canonical nodes have theirs."""
         if isinstance(algorithm, Pointwise):
-            self._point_shuffle = algorithm.make(self.grid, derive_key(mixing.seed, mixing.epoch, Purpose.BIJECTION))
+            self.point_shuffle = algorithm.make(self.grid, derive_key(mixing.seed, mixing.epoch, Purpose.BIJECTION))
         else:
             self._check_windows()
 
@@ -94,13 +112,12 @@ class Part:
         """How many positions this order has."""
         return self.grid.n_places
 
-    def reader(self) -> PartReader:
-        """A fresh reader, for one thread."""
-        if self._point_shuffle is not None:
-            return _PointReader(self._point_shuffle, self._offsets, self._id_base)
-        return _WindowReader(self)
+    @property
+    def block(self) -> int:
+        """The shuffle block, in samples of a canonical node."""
+        return self._mixing.block
 
-    def lane(self, number: int) -> _Lane:
+    def lane(self, number: int) -> Lane:
         """Canonical node `number`; for shuffles that work inside canonical nodes."""
         lane = self._lanes[number]
         if lane is None:
@@ -110,31 +127,31 @@ class Part:
     def uses(self, lanes: NDArray[np.int64]) -> ShardUses:
         """When these canonical nodes read which shards."""
         tables: list[ShardUses] = []
-        if self._point_shuffle is not None and not self._point_shuffle.by_lane:
+        lanes = lanes[lanes < self.grid.n_lanes]
+        if self.point_shuffle is not None and not self.point_shuffle.by_lane:
             lanes = lanes[:1]
         for number in lanes.tolist():
-            if self._point_shuffle is not None:
-                runs, shard = self._point_shuffle.uses(number, self._offsets), self._runs.shard
+            if self.point_shuffle is not None:
+                runs, shard = self.point_shuffle.uses(number, self._offsets), self._runs.shard
             else:
                 lane = self.lane(number)
-                runs, shard = lane.shuffle.uses(), lane.shard
+                runs, shard = lane.shuffle.uses(), lane.table.shard
             tables.append(_shard_uses(runs, shard, number))
         columns = ("shard", "lane", "first", "likely_end", "end")
         none = np.zeros(0, np.int64)
         return ShardUses(*(np.concatenate([none, *(getattr(table, name) for table in tables)]) for name in columns))
 
-    def _make_lane(self, number: int) -> _Lane:
+    def _make_lane(self, number: int) -> Lane:
         runs = self._cut(int(self.grid.lane_start[number]), int(self.grid.lane_start[number + 1]))
         mixing = self._mixing
         # Stable, and one key for all pieces of a run: they stay consecutive.
         shard_bits = bits(derive_key(mixing.seed, mixing.epoch, number, Purpose.RUN_ORDER), runs.shard)
         runs = runs.pick(np.argsort(chained_bits(shard_bits, runs.pass_number), kind="stable"))
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(runs.n_rows)])
         algorithm = mixing.algorithm
         assert isinstance(algorithm, Lanewise)
         key = derive_key(mixing.seed, mixing.epoch, number, Purpose.SHUFFLE)
         shuffle = algorithm.make(runs.n_rows, mixing.block, key)
-        return _Lane(runs.shard, offsets, self._id_bases(runs, offsets), shuffle)
+        return Lane(self._table(runs), shuffle)
 
     def _cut(self, start: int, stop: int) -> Runs:
         """The runs at dealt places start..stop-1, those at the ends cut."""
@@ -148,8 +165,10 @@ class Part:
         first_row = runs.first_row + begins - self._offsets[first:end]
         return Runs(runs.shard, runs.pass_number, first_row, ends - begins)
 
-    def _id_bases(self, runs: Runs, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._first_sample[runs.shard] + runs.first_row - offsets[:-1]
+    def _table(self, runs: Runs) -> RunTable:
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(runs.n_rows)])
+        id_base = self._first_sample[runs.shard] + runs.first_row - offsets[:-1]
+        return RunTable(runs.shard, runs.pass_number, offsets, id_base)
 
     def _check_windows(self) -> None:
         longest = -(-self.n_samples // self.grid.n_lanes)
@@ -158,7 +177,8 @@ class Part:
                 f"a canonical node would hold {longest} samples, the limit is 2**42; raise num_canonical_nodes"
             )
         block = self._mixing.block if self._mixing.algorithm.uses_block else 0
-        widest = min(int(self._runs.n_rows.max(initial=0)) + block, longest)
+        # A ring mixes a run with a block around it; other blocks are at most a quarter longer than they should be.
+        widest = min(max(int(self._runs.n_rows.max(initial=0)) + block, block + block // 4), longest)
         if widest >= WIDEST_SPAN:
             raise OptionError(
                 f"shuffling would mix windows of {widest} samples, the limit is 2**31; "
@@ -166,102 +186,14 @@ class Part:
             )
 
 
-class _PointReader:
-    """Reads a shuffle in closed form; keeps nothing."""
-
-    def __init__(self, shuffle: PointShuffle, offsets: NDArray[np.int64], id_base: NDArray[np.int64]) -> None:
-        self._shuffle = shuffle
-        self._offsets = offsets
-        self._id_base = id_base
-
-    def ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See PartReader."""
-        places = self._shuffle.places(positions)
-        return self._id_base[np.searchsorted(self._offsets, places, "right") - 1] + places
-
-
-class _WindowReader:
-    """Reads a shuffle by windows; keeps the last window of every canonical node it has read."""
-
-    def __init__(self, part: Part) -> None:
-        self._part = part
-        self._walkers: dict[int, _Walker] = {}
-
-    def ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See PartReader."""
-        lanes, ranks = self._part.grid.locate(positions)
-        if self._part.grid.n_lanes == 1:
-            return self._walker(0).ids(ranks)
-        # 16 bits where they suffice: numpy sorts those by radix.
-        few = self._part.grid.n_lanes <= 1 << 16
-        order = np.argsort(lanes.astype(np.uint16) if few else lanes, kind="stable")
-        ranks = ranks[order]
-        in_order = lanes[order]
-        starts = np.flatnonzero(np.diff(in_order, prepend=np.int64(-1)))
-        ends = np.append(starts[1:], len(in_order))
-        ids = np.empty(len(positions), np.int64)
-        for lane, start, end in zip(in_order[starts].tolist(), starts.tolist(), ends.tolist()):
-            ids[order[start:end]] = self._walker(lane).ids(ranks[start:end])
-        return ids
-
-    def _walker(self, lane: int) -> _Walker:
-        walker = self._walkers.get(lane)
-        if walker is None:
-            walker = self._walkers[lane] = _Walker(self._part.lane(lane))
-        return walker
-
-
-class _Walker:
-    """Reads one canonical node: walks on where that is cheap, jumps where it is not. Owns the chunk it stands in."""
-
-    def __init__(self, lane: _Lane) -> None:
-        self._lane = lane
-        self._chunks: Iterator[NDArray[np.int64]] = iter(())
-        self._chunk = np.zeros(0, np.int64)
-        self._first = 0
-        self._started = False
-
-    def ids(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sample ids at ranks of this canonical node. int64 (rank,) -> int64 (rank,)."""
-        places = self._places(ranks)
-        return self._lane.id_base[np.searchsorted(self._lane.offsets, places, "right") - 1] + places
-
-    def _places(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-        if not len(ranks):
-            return ranks
-        within = ranks - self._first
-        if within.min() >= 0 and within.max() < len(self._chunk):
-            return self._chunk[within]
-        order = np.argsort(ranks, kind="stable")
-        in_order = ranks[order]
-        places = np.empty(len(ranks), np.int64)
-        done = 0
-        while done < len(ranks):
-            self._move_to(int(in_order[done]))
-            end = int(np.searchsorted(in_order, self._first + len(self._chunk), "left"))
-            places[order[done:end]] = self._chunk[in_order[done:end] - self._first]
-            done = end
-        return places
-
-    def _move_to(self, rank: int) -> None:
-        """Makes the chunk one that holds `rank`."""
-        end = self._first + len(self._chunk)
-        if not self._started or rank < self._first or rank >= end + self._lane.shuffle.reach:
-            self._chunks = self._lane.shuffle.walk(rank)
-            self._chunk, self._first, self._started = next(self._chunks), rank, True
-        while rank >= self._first + len(self._chunk):
-            self._first += len(self._chunk)
-            self._chunk = next(self._chunks)
-
-
-def _deal(catalog: Catalog, passes: NDArray[np.int64], shards: NDArray[np.int64], mixing: Mixing) -> Runs:
+def _deal(catalog: Catalog, drawn: Drawn, shards: NDArray[np.int64], mixing: Mixing) -> Runs:
     """The runs of these shards in the order in which they are dealt to canonical nodes."""
     if mixing.shuffle_algo is None:
-        runs = lay_runs(catalog, passes, shards)
+        runs = lay_runs(catalog, drawn, shards)
         return runs.pick(np.argsort(runs.pass_number, kind="stable"))
     # By seed and shard alone: all passes of a shard lie side by side, and nodes keep their shards between epochs.
     keyed = bits(derive_key(mixing.seed, Purpose.DEAL), shards)
-    return lay_runs(catalog, passes, shards[np.argsort(keyed, kind="stable")])
+    return lay_runs(catalog, drawn, shards[np.argsort(keyed, kind="stable")])
 
 
 def _shard_uses(runs: RunUses, shard: NDArray[np.int64], lane: int) -> ShardUses:

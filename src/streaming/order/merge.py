@@ -35,6 +35,8 @@ class EvenMerge:
 
     def __init__(self, lengths: list[int]) -> None:
         self._n_sequences = len(lengths)
+        self.n_positions: int = sum(lengths)
+        """How many samples there are."""
         if sum(lengths) >= MOST_SAMPLES:
             raise OptionError(f"an epoch that merges streams must be shorter than 2**42 samples, got {sum(lengths)}")
         # Ties go by number; joins are numbered after the sequences, so a tree never depends on the heap.
@@ -47,6 +49,7 @@ class EvenMerge:
             heapq.heappush(heap, (n_light + n_heavy, number, _Join(n_light + n_heavy, n_heavy, heavy, light)))
             number += 1
         self._root: _Join | int = heap[0][2] if heap else 0
+        self._paths = _paths(self._root)
 
     def find(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which sequence each position comes from, and the index there. int64 (position,) -> two of the same."""
@@ -60,12 +63,42 @@ class EvenMerge:
             if isinstance(node, int):
                 sequences[at], indices[at] = node, rank
                 continue
-            before = _left_share(rank, node.n_left, node.n)
-            is_left = _left_share(rank + 1, node.n_left, node.n) > before
+            n, n_left = np.uint64(node.n), np.uint64(node.n_left)
+            quotient, rest = _divided(rank, node.n_left, node.n)
+            rounded_up = 2 * rest >= n
+            before = (quotient + rounded_up).view(np.int64)
+            # One more of the first q: the share grows if its rest passes a half.
+            following = rest + n_left
+            is_left = np.where(rounded_up, 2 * following >= 3 * n, 2 * following >= n)
             at = np.asarray(at)
             todo.append((node.left, at[is_left], before[is_left]))
             todo.append((node.right, at[~is_left], (rank - before)[~is_left]))
         return sequences, indices
+
+    def positions(self, sequence: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of samples of one sequence: what `find` undoes. int64 (index,) -> int64 (index,)."""
+        ranks = indices
+        for join, is_left in self._paths.get(sequence, []):
+            n_side = join.n_left if is_left else join.n - join.n_left
+            # Sample r of the left side is the last of the first q where q n_left / n + 1/2 is first at least r + 1,
+            # of the right side where q n_right / n - 1/2 is first above r.
+            quotient, rest = _divided(ranks, join.n, n_side)
+            twice = 2 * rest + np.uint64(join.n - is_left)
+            ranks = (quotient + twice // np.uint64(2 * n_side)).astype(np.int64)
+        return ranks
+
+    def all_counts(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many samples before each position come from each sequence: int64 (position,) -> (position, sequence)."""
+        counts = np.zeros((len(positions), self._n_sequences), np.int64)
+        todo: list[tuple[_Join | int, NDArray[np.int64]]] = [(self._root, positions)] if self._n_sequences else []
+        while todo:
+            node, n_first = todo.pop()
+            if isinstance(node, int):
+                counts[:, node] = n_first
+                continue
+            n_left = _left_share(n_first, node.n_left, node.n)
+            todo += [(node.left, n_left), (node.right, n_first - n_left)]
+        return counts
 
     def counts(self, position: int) -> list[int]:
         """How many of the first `position` samples come from each sequence."""
@@ -82,10 +115,37 @@ class EvenMerge:
         return counts
 
 
+def _paths(root: _Join | int) -> dict[int, list[tuple[_Join, bool]]]:
+    """For each sequence the joins above it, from below, and whether it is on their left."""
+    paths: dict[int, list[tuple[_Join, bool]]] = {}
+    todo: list[tuple[_Join | int, list[tuple[_Join, bool]]]] = [(root, [])]
+    while todo:
+        node, above = todo.pop()
+        if isinstance(node, int):
+            paths[node] = above
+        else:
+            todo += [(node.left, [(node, True), *above]), (node.right, [(node, False), *above])]
+    return paths
+
+
 def _left_share(ranks: NDArray[np.int64], n_left: int, n: int) -> NDArray[np.int64]:
-    """floor(q × n_left / n + 1/2) for every q, exactly, in two digits: q × n_left may need 84 bits."""
+    """floor(q × n_left / n + 1/2) for every q, exactly."""
+    quotient, rest = _divided(ranks, n_left, n)
+    return (quotient + (2 * rest >= np.uint64(n))).astype(np.int64)
+
+
+def _divided(ranks: NDArray[np.int64], factor: int, divisor: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Q × factor divided by a divisor: quotient and rest, in two digits, as the product may need 84 bits."""
     words = ranks.astype(np.uint64)
-    high, rest = np.divmod((words >> np.uint64(_LOW_BITS)) * np.uint64(n_left), np.uint64(n))
-    low = (rest << np.uint64(_LOW_BITS)) + (words & np.uint64((1 << _LOW_BITS) - 1)) * np.uint64(n_left)
-    quotient, rest = np.divmod(low, np.uint64(n))
-    return ((high << np.uint64(_LOW_BITS)) + quotient + (2 * rest >= np.uint64(n))).astype(np.int64)
+    if int(ranks.max(initial=0)) * factor < 1 << 63:  # one will do
+        return _divided_words(words * np.uint64(factor), divisor)
+    high, rest = _divided_words((words >> np.uint64(_LOW_BITS)) * np.uint64(factor), divisor)
+    low = (rest << np.uint64(_LOW_BITS)) + (words & np.uint64((1 << _LOW_BITS) - 1)) * np.uint64(factor)
+    quotient, rest = _divided_words(low, divisor)
+    return (high << np.uint64(_LOW_BITS)) + quotient, rest
+
+
+def _divided_words(words: NDArray[np.uint64], divisor: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Quotient and rest; several times as fast as divmod."""
+    quotient: NDArray[np.uint64] = words // np.uint64(divisor)
+    return quotient, words - quotient * np.uint64(divisor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
@@ -10,20 +9,23 @@ from numpy.typing import NDArray
 
 from streaming.errors import OptionError
 from streaming.order.epoch import EpochOrder
-from streaming.order.partition import SlotKeys, lanes_of_node, node_positions, node_slots, rank_positions
+from streaming.order.node_lanes import all_lanes, lanes_at, lanes_of_batches
+from streaming.order.partition import SlotKeys, rank_positions
+from streaming.order.shares import Share, node_shares, node_slots_by_sort
 from streaming.order.topology import Topology
 from streaming.order.uses import LanesFrom, uses_of_node
 
 REMAINDERS: Final = ("pad", "drop", "exact")
-_LARGEST_TABLE: Final = 1 << 22
 
 
 class EpochPlan:
-    """Batch k is positions `start + kG .. start + (k+1)G - 1` of the order, up to `stop`; G = batch_size × ranks.
+    """Batch k is positions `start + kG .. start + (k+1)G - 1` of the order, up to `stop`; G = batch_size × groups.
 
-    `start`: samples that were consumed before; from the order's length on, nothing is left. `remainder`: `"pad"`
-    repeats samples until every rank has as many as the others, `"drop"` cuts instead, `"exact"` does neither, so ranks
-    differ by at most one sample. Immutable, and shareable between threads.
+    A group is one rank, or under replication several that get the same. `start`: samples that were consumed before;
+    from the order's length on, nothing is left. `remainder`: `"pad"` repeats samples until every rank has as many as
+    the others, `"drop"` cuts instead, `"exact"` does neither, so ranks differ by at most one sample (one unit, where
+    units are dealt whole). Where streams take turns by units, the unit must be the global batch (`per_stream`) or the
+    batch size (`device_per_stream`), and `start` a multiple of it. Immutable, and shareable between threads.
     """
 
     def __init__(
@@ -40,18 +42,25 @@ class EpochPlan:
         self.batch_size = batch_size
         self.start = start
         self.remainder = remainder
-        self.global_batch = batch_size * topology.n_ranks
-        self.stop = start + _kept(max(0, order.n_samples - start), topology.n_ranks, remainder)
+        self.global_batch = batch_size * topology.n_groups
+        self._check_unit()
+        self._slot = order.slot_samples
+        n_slots = _kept(max(0, order.n_samples - start) // self._slot, topology.n_groups, remainder)
+        self.stop = start + n_slots * self._slot
         self.n_batches = -(-(self.stop - start) // self.global_batch)
         self._keys = SlotKeys.of(order.spec.seed, order.epoch) if order.spec.shuffle else None
-        # Batches of which the canonical nodes are known in closed form: whole ones without padding.
-        in_closed_form = order.merge is None or order.n_canonical_nodes == 1
-        self._n_regular = (min(self.stop, order.n_samples) - start) // self.global_batch if in_closed_form else 0
-        self._n_regular = max(0, self._n_regular)
+        # Whole batches without padding: what a node gets of them has a closed form.
+        self._n_regular = max(0, (min(self.stop, order.n_samples) - start) // self.global_batch)
+
+    @property
+    def left_out(self) -> NDArray[np.int64]:
+        """Samples of each stream that fill no unit, so this epoch goes without them: int64 (stream,)."""
+        return self.order.left_out
 
     def source(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The positions that padding repeats; others stay. int64 (position,) -> int64 (position,), all below N."""
-        return self.order.source(positions)
+        sources: NDArray[np.int64] = self.order.source(positions)
+        return sources
 
     def batch_positions(self, k: int, rank: int) -> NDArray[np.int64]:
         """The positions that `rank` gets in batch `k`, int64 (position,); those from N on are padding."""
@@ -70,18 +79,26 @@ class EpochPlan:
         blocks = []
         if n_regular:
             starts = self.start + ks[:n_regular] * self.global_batch
-            node = self.topology.node_of(rank)
-            positions = node_positions(self.order.parts[0].grid, starts, self.global_batch, self.topology, node)
-            blocks.append(rank_positions(positions, self.global_batch, self.topology, rank, self._keys))
-        blocks += [self._rank_slots(k, rank) for k in ks[n_regular:].tolist()]
+            n_slots = self.global_batch // self._slot
+            share = node_shares(self.order, self.topology, self.topology.node_of(rank), starts, n_slots)
+            blocks.append(self._rank_positions(share, n_slots, rank))
+        for k in ks[n_regular:].tolist():
+            slots = self._slots(k)
+            share = node_slots_by_sort(self.order, self.topology, self.topology.node_of(rank), slots)
+            blocks.append(self._rank_positions(share, slots.shape[1], rank))
         lengths = np.array([block.shape[1] for block in blocks for _ in range(len(block))], np.int64)
         return np.concatenate([np.zeros(0, np.int64), *(block.ravel() for block in blocks)]), lengths
 
+    def rank_samples(self, rank: int) -> int:
+        """How many positions `rank` gets in all batches together."""
+        n_full, rest = divmod(self.stop - self.start, self.global_batch)
+        return n_full * self.batch_size + (len(self.batch_positions(n_full, rank)) if rest else 0)
+
     def node_batch(self, k: int, node: int) -> NDArray[np.int64]:
         """The positions that all ranks of `node` get in batch `k`, by canonical node, int64 (position,)."""
-        first = self.start + k * self.global_batch
-        positions = np.arange(first, min(first + self.global_batch, self.stop), dtype=np.int64)
-        return positions[node_slots(self.order.canonical_nodes(self.source(positions)), self.topology, node)]
+        positions, _ = node_slots_by_sort(self.order, self.topology, node, self._slots(k))
+        spread: NDArray[np.int64] = self._spread(positions)[0]
+        return spread
 
     def first_uses(self, node: int, position: int, limit: int) -> NDArray[np.int64]:
         """Shards that `node` needs at or after `position`, in order of first use, each once: int64 (≤ limit,).
@@ -91,36 +108,57 @@ class EpochPlan:
         """
         return uses_of_node(self.order, self._lanes_of(node, position), limit)
 
-    def _rank_slots(self, k: int, rank: int) -> NDArray[np.int64]:
-        """What `rank` gets in one batch of any kind, int64 (1, position)."""
-        n_slots = min(self.global_batch, self.stop - self.start - k * self.global_batch)
-        positions = self.node_batch(k, self.topology.node_of(rank))[None, :]
-        return rank_positions(positions, n_slots, self.topology, rank, self._keys)
+    def _slots(self, k: int) -> NDArray[np.int64]:
+        """The first position of every slot of batch `k`, int64 (1, slot)."""
+        first = self.start + k * self.global_batch
+        return np.arange(first, min(first + self.global_batch, self.stop), self._slot, dtype=np.int64)[None, :]
+
+    def _rank_positions(self, share: Share, n_slots: int, rank: int) -> NDArray[np.int64]:
+        """What `rank` gets of its node's share of batches of `n_slots` slots, int64 (batch, position)."""
+        positions, parts = share
+        return self._spread(rank_positions(positions, parts, n_slots, self.topology, rank, self._keys))
+
+    def _spread(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of slots; int64 (batch, slot) -> int64 (batch, position)."""
+        if self._slot == 1:
+            return slots
+        positions: NDArray[np.int64] = slots[:, :, None] + np.arange(self._slot)
+        return positions.reshape(len(slots), slots.shape[1] * self._slot)
 
     def _lanes_of(self, node: int, position: int) -> list[LanesFrom]:
         """Which canonical nodes a node reads, and from where on."""
-        all_lanes = [LanesFrom(np.arange(self.order.n_canonical_nodes, dtype=np.int64), position)]
-        if self.topology.n_nodes == 1 or self.order.n_canonical_nodes == 1:
-            return all_lanes
-        if self.order.merge is not None:  # no closed form: canonical nodes of merged streams do not take turns
-            return all_lanes
-        grid = self.order.parts[0].grid
+        order = self.order
+        if self.topology.n_nodes == 1:
+            return [LanesFrom(all_lanes(order), position)]
         reads = []
         if self._n_regular:
-            # Batches that begin at equal residues are cut alike.
-            period = grid.n_lanes // math.gcd(grid.n_lanes, self.global_batch)
-            if min(period, self._n_regular) * grid.n_lanes > _LARGEST_TABLE:
-                return all_lanes
-            starts = self.start + self.global_batch * np.arange(min(period, self._n_regular), dtype=np.int64)
-            lanes = lanes_of_node(grid, starts, self.global_batch, self.topology, node)
+            n_slots = self.global_batch // self._slot
+            lanes = lanes_of_batches(order, self.topology, node, self.start, n_slots, self._n_regular)
             reads.append(LanesFrom(lanes, position))
         if self._n_regular < self.n_batches:  # the last batch is cut in another way
             last = self.node_batch(self.n_batches - 1, node)
-            last = last[last < self.order.n_samples]
+            last = last[last < order.n_samples]
             if len(last):
-                lanes = np.unique(self.order.canonical_nodes(last))
-                reads.append(LanesFrom(lanes, max(position, int(last.min()))))
+                reads.append(LanesFrom(lanes_at(order, last), max(position, int(last.min()))))
         return reads
+
+    def _check_unit(self) -> None:
+        unit, method = self.order.unit, self.order.spec.batching_method
+        if unit is None:
+            return
+        what, present = (
+            ("batch size", self.batch_size) if self.order.deals_units else ("global batch", self.global_batch)
+        )
+        if present != unit:
+            raise OptionError(
+                f"batching_method={method!r}: the order was made for units of {unit} samples, but the {what} is "
+                f"{present}; make it with unit={present}"
+            )
+        if self.start % unit and self.start < self.order.n_samples:
+            raise OptionError(
+                f"batching_method={method!r}: reading can go on at a multiple of the {what} of {unit} samples only, "
+                f"not at sample {self.start}"
+            )
 
     @property
     def n_regular_batches(self) -> int:

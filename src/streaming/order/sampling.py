@@ -1,26 +1,90 @@
-"""From draws to passes: how often each shard is read whole, and what a fraction of a pass takes from it."""
+"""From draws to rows: how often each shard is read whole, and how many rows a part of a pass takes from it.
+
+The part of a pass is drawn by systematic sampling: the pieces of shards in keyed random order, each cut into picks of
+`granularity` rows (the last of a piece may be shorter), of which K of P are picked at equal steps from a keyed phase.
+They hold about as many rows as are wanted; what short picks leave over is settled in the same order. So the total is
+exact, every pick is equally likely, and the cost is O(shards).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.errors import NotYetError
+from streaming.order.bits import Purpose, bits, derive_key
 from streaming.order.catalog import Catalog
+from streaming.order.runs import MOST_ROWS_PER_RUN, Drawn, check_run_count
+
+SAMPLINGS: Final = ("balanced", "fixed")
 
 
-def whole_passes(catalog: Catalog, draws: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often an epoch reads each shard whole, int64 (shard,); 0 for shards without samples.
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What decides the parts of passes: `granularity` rows a pick, and the keys."""
 
-    Raises NotYetError where a stream's draws are no multiple of its size: the rest of a pass is not sampled yet.
-    """
+    seed: int
+    epoch: int
+    """-1: the same in all epochs."""
+    granularity: int
+
+    @classmethod
+    def of(cls, seed: int, method: str, epoch: int, granularity: int) -> Sampling:
+        """`balanced` draws anew in every epoch, `fixed` once."""
+        return cls(seed, -1 if method == "fixed" else epoch, granularity)
+
+    @property
+    def row_key(self) -> int:
+        """What decides which rows of a shard are read."""
+        return derive_key(self.seed, self.epoch, Purpose.SAMPLED_ROWS)
+
+
+def draw(catalog: Catalog, draws: NDArray[np.int64], sampling: Sampling) -> Drawn:
+    """What an epoch reads of each shard. `draws`: samples that each stream gives, int64 (stream,)."""
     sizes = np.maximum(catalog.samples_per_stream, 1)
-    passes, rest = np.divmod(draws, sizes)
-    broken = np.flatnonzero(rest)
-    if broken.size:
-        stream = int(broken[0])
-        raise NotYetError(
-            f"stream {stream} is to give {int(draws[stream])} of its {int(sizes[stream])} samples: parts of a pass "
-            "(proportion, repeat, choose, epoch_size) are not available yet; draw a multiple of its size"
-        )
-    return np.where(catalog.shard_sizes > 0, passes[catalog.stream_of_shard], 0)
+    passes, rest = draws // sizes, draws % sizes
+    per_shard: NDArray[np.int64] = np.where(catalog.shard_sizes > 0, passes[catalog.stream_of_shard], 0)
+    if not rest.any():
+        return Drawn.whole(per_shard)
+    n_pieces = -(-catalog.shard_sizes // MOST_ROWS_PER_RUN)
+    check_run_count(int(n_pieces.sum()))
+    first_piece = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_pieces)])
+    shard = np.repeat(np.arange(catalog.n_shards, dtype=np.int64), n_pieces)
+    first_row = (np.arange(len(shard)) - first_piece[shard]) * MOST_ROWS_PER_RUN
+    n_rows = np.minimum(catalog.shard_sizes[shard] - first_row, MOST_ROWS_PER_RUN)
+    ends = first_piece[np.cumsum(catalog.shards_per_stream)]
+    sampled = np.zeros(len(shard), np.int64)
+    for stream, (start, stop) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist())):
+        wanted = int(rest[stream])
+        if not wanted:
+            continue
+        key = derive_key(sampling.seed, sampling.epoch, stream, Purpose.SAMPLE)
+        order = start + np.argsort(bits(key, shard[start:stop]), kind="stable")
+        sampled[order] = _pick(n_rows[order], wanted, min(sampling.granularity, MOST_ROWS_PER_RUN), key)
+    return Drawn(per_shard, sampled, first_piece)
+
+
+def _pick(n_rows: NDArray[np.int64], wanted: int, granularity: int, key: int) -> NDArray[np.int64]:
+    """How many of its rows each piece gives, so that all give `wanted`, fewer than there are. (piece,) -> (piece,)."""
+    n_picks = -(-n_rows // granularity)
+    p = int(n_picks.sum())
+    k = -(-wanted * p // int(n_rows.sum()))
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_picks)])
+    taken: NDArray[np.int64] = np.minimum(np.diff(_scaled(ends, k, p, derive_key(key, 1) % p)) * granularity, n_rows)
+    # Each turn moves up to a pick in every piece, so few are needed, and one where picks are equal.
+    while missing := wanted - int(taken.sum()):
+        room = np.minimum(n_rows - taken if missing > 0 else taken, granularity)
+        moved = np.clip(abs(missing) - (np.cumsum(room) - room), 0, room)
+        taken += moved if missing > 0 else -moved
+    return taken
+
+
+def _scaled(values: NDArray[np.int64], k: int, p: int, phase: int) -> NDArray[np.int64]:
+    """floor((v × k + phase) / p) for each v, exactly; none is above p, nor is k."""
+    if p * (k + 1) >= 1 << 63:  # 3 × 10⁹ picks: slower, but no less exact
+        exact: NDArray[np.int64] = ((values.astype(object) * k + phase) // p).astype(np.int64)
+        return exact
+    scaled: NDArray[np.int64] = (values * k + phase) // p
+    return scaled

@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from streaming.errors import NotYetError, OptionError
-from streaming.order.batching.table import BATCHINGS, LATER_BATCHINGS
-from streaming.order.shuffle.table import LATER_SHUFFLES, SHUFFLES
+from streaming.errors import OptionError
+from streaming.order.batching.table import BATCHINGS
+from streaming.order.sampling import SAMPLINGS
+from streaming.order.shuffle.table import SHUFFLES
 
 MOST_CANONICAL_NODES: Final = 1 << 20
-_SAMPLINGS: Final = ("balanced",)
-_LATER_SAMPLINGS: Final = ("fixed",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class OrderSpec:
     """How an epoch is ordered; with a catalog and an epoch number it is the whole order.
 
     `None` for `num_canonical_nodes` and `shuffle_block_size` means the default, which depends on the data alone.
-    Raises OptionError for a value that no version knows, NotYetError for one that only later versions have.
+    Raises OptionError for a value that is none.
     """
 
     seed: int = 9176
@@ -43,11 +42,9 @@ class OrderSpec:
         if self.shuffle_block_size is not None:
             self._keep_whole("shuffle_block_size", at_least=1, below=1 << 62)
         self._keep_whole("sampling_granularity", at_least=1, below=1 << 62)
-        _check_name("shuffle_algo", self.shuffle_algo, tuple(SHUFFLES), LATER_SHUFFLES)
-        _check_name("batching_method", self.batching_method, tuple(BATCHINGS), LATER_BATCHINGS)
-        _check_name("sampling_method", self.sampling_method, _SAMPLINGS, _LATER_SAMPLINGS)
-        if self.sampling_granularity != 1:
-            raise NotYetError(f"sampling_granularity={self.sampling_granularity} is not available yet; use 1")
+        _check_name("shuffle_algo", self.shuffle_algo, tuple(SHUFFLES))
+        _check_name("batching_method", self.batching_method, tuple(BATCHINGS))
+        _check_name("sampling_method", self.sampling_method, SAMPLINGS)
 
     def _keep_whole(self, field: str, setting: str | None = None, *, at_least: int, below: int) -> None:
         """Checks a whole number and keeps it as a plain int, so that specs compare and serialise alike."""
@@ -60,10 +57,6 @@ class OrderSpec:
         object.__setattr__(self, field, int(value))
 
 
-def _check_name(setting: str, name: str, known: tuple[str, ...], later: tuple[str, ...]) -> None:
-    if name in known:
-        return
-    listed = ", ".join(repr(choice) for choice in known)
-    if name in later:
-        raise NotYetError(f"{setting}={name!r} is not available yet; available now: {listed}")
-    raise OptionError(f"{setting} must be one of {', '.join(repr(n) for n in (*known, *later))}; got {name!r}")
+def _check_name(setting: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise OptionError(f"{setting} must be one of {', '.join(map(repr, known))}; got {name!r}")

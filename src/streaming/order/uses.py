@@ -14,9 +14,9 @@ from streaming.order.topology import Topology
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LanesFrom:
-    """Canonical nodes that are read, int64 (lane,), and the position from which on they are."""
+    """Canonical nodes that are read, int64 (lane,) for each order, and the position from which on they are."""
 
-    lanes: NDArray[np.int64]
+    lanes: list[NDArray[np.int64]]
     position: int
 
 
@@ -27,15 +27,16 @@ def first_uses(order: EpochOrder, topology: Topology, node: int, position: int, 
     of the node's own canonical nodes come first. Those of the others follow, as batches that are not a multiple of
     the number of canonical nodes are cut elsewhere.
     """
-    n_lanes = order.n_canonical_nodes
-    first = n_lanes * node // topology.n_nodes
-    own = np.arange(first, -(-n_lanes * (node + 1) // topology.n_nodes))
+    own, others = [], []
+    for part in order.parts:
+        n_lanes = part.grid.n_lanes
+        first = n_lanes * node // topology.n_nodes
+        own.append(np.arange(first, -(-n_lanes * (node + 1) // topology.n_nodes)))
+        others.append(np.setdiff1d(np.arange(n_lanes), own[-1]))
     shards = uses_of_node(order, [LanesFrom(own, position)], limit)
-    if len(shards) < limit and len(own) < n_lanes:
-        others = uses_of_node(
-            order, [LanesFrom(np.setdiff1d(np.arange(n_lanes), own), position)], order.catalog.n_shards
-        )
-        shards = np.concatenate([shards, others[~np.isin(others, shards)]])
+    if len(shards) < limit and any(map(len, others)):
+        rest = uses_of_node(order, [LanesFrom(others, position)], order.catalog.n_shards)
+        shards = np.concatenate([shards, rest[~np.isin(rest, shards)]])
     return shards[:limit]
 
 
@@ -44,19 +45,19 @@ def uses_of_node(order: EpochOrder, reads: list[LanesFrom], limit: int) -> NDArr
     sure: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     spent: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for read in reads:
-        if read.position >= order.n_samples or not len(read.lanes):
+        if read.position >= order.n_samples:
             continue
         begins = order.merge.counts(read.position) if order.merge else [read.position]
-        for number, (part, begin) in enumerate(zip(order.parts, begins)):
-            if begin >= part.n_samples:
+        for number, (part, begin, lanes) in enumerate(zip(order.parts, begins, read.lanes)):
+            if begin >= part.n_samples or not len(lanes):
                 continue
-            uses, first = _sorted_uses(order, number, read.lanes)
-            bounds = np.zeros(order.n_canonical_nodes, np.int64)
-            bounds[read.lanes] = part.grid.first_ranks(read.lanes, begin)
+            uses, first = _sorted_uses(order, number, lanes)
+            bounds = np.zeros(part.grid.n_lanes, np.int64)
+            bounds[lanes] = part.grid.first_ranks(lanes, begin)
             bound = bounds[uses.lane]
             needed = uses.end > bound
             # Beyond its likely end, by more than chance explains, a run is almost surely done with: those come last.
-            done = needed & (uses.likely_end + order.shuffle_block_size // 8 < bound)
+            done = needed & (uses.likely_end + part.block // 8 < bound)
             needed &= ~done
             sure.append((first[needed], uses.shard[needed]))
             spent.append((first[done], uses.shard[done]))
@@ -73,7 +74,7 @@ def _sorted_uses(order: EpochOrder, part_number: int, lanes: NDArray[np.int64]) 
         uses = part.uses(lanes)
         # The position of a rank, on the scale of the whole epoch. Only the order counts, so floats will do: they are
         # exact to 2**53, and equal inputs are equal everywhere.
-        scale = order.n_canonical_nodes * (order.n_samples / max(1, part.n_samples))
+        scale = part.grid.n_lanes * (order.n_samples / max(1, part.n_samples))
         first = (uses.first * scale).astype(np.int64)
         ascending = np.argsort(first, kind="stable")
         columns = (uses.shard, uses.lane, uses.first, uses.likely_end, uses.end)

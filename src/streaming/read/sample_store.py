@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import StreamConfig
 from streaming.order import Catalog
@@ -43,6 +46,14 @@ class SampleStore:
     def sample(self, sample_id: int) -> Sample:
         """The sample of this number, which is not checked; waits for its shard if that must be fetched."""
         return self.pool.sample_by_id(self.catalog, sample_id)
+
+    def transfer_bytes(self) -> NDArray[np.int64]:
+        """What each shard costs to fetch, int64 (shard,): its compressed bytes where it is compressed."""
+        _, streams, _ = self._configuration
+        sizes = [
+            np.where(stream.index.zip_bytes >= 0, stream.index.zip_bytes, stream.index.raw_bytes) for stream in streams
+        ]
+        return np.concatenate(sizes)
 
     def is_complete(self) -> bool:
         """Whether every shard is on disk, so that nothing will be fetched."""

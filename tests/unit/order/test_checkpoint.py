@@ -54,6 +54,10 @@ def test_a_state_has_the_predecessors_keys_and_stays_small() -> None:
         (order(replace(SPEC, shuffle_algo="naive")), "shuffle_algo", "'py1e'", "'naive'"),
         (order(replace(SPEC, shuffle_block_size=5)), "shuffle_block_size", "262144", "5"),
         (order(draws=[300, 70]), "weights", "'", "'"),
+        (order(draws=[151, 69]), "weights", "'", "'"),
+        (order(replace(SPEC, batching_method="stratified")), "batching_method", "'random'", "'stratified'"),
+        (order(replace(SPEC, sampling_method="fixed")), "sampling_method", "'balanced'", "'fixed'"),
+        (order(replace(SPEC, sampling_granularity=2)), "sampling_granularity", "1", "2"),
         (order(catalog=Catalog(np.array([100, 50, 71]), np.array([2, 1]))), "samples", "220", "221"),
         (order(catalog=Catalog(np.array([50, 100, 70]), np.array([2, 1]))), "shard_sizes", "'", "'"),
         (order(catalog=Catalog(np.array([100, 50, 70]), np.array([3]))), "streams", "2", "1"),
@@ -76,6 +80,18 @@ def test_settings_without_effect_may_change() -> None:
         (OrderSpec(), OrderSpec(shuffle_algo="naive", shuffle_block_size=9)),
     ]:
         assert load_state(state(Cursor(1, 30), order(one)), order(two)) == Cursor(1, 30)
+
+
+@pytest.mark.parametrize("method", ["per_stream", "device_per_stream"])
+def test_a_state_records_what_streams_take_turns_by(method: str) -> None:
+    """Resuming with another unit is refused by name; other methods have none."""
+    spec = replace(SPEC, batching_method=method)
+    eight, four = (EpochOrder(spec, CATALOG, 0, unit=unit) for unit in (8, 4))
+    assert load_state(state(Cursor(1, 16), eight), eight) == Cursor(1, 16)
+    with pytest.raises(StateError, match=r"unit: saved 8, now 4"):
+        load_state(state(Cursor(1, 16), eight), four)
+    assert len(json.dumps(state(Cursor(10**12, 2**62), eight))) < 1024
+    assert "unit" not in state(Cursor(1, 16))["fingerprint"]
 
 
 def predecessor(**changes: Any) -> dict[str, Any]:

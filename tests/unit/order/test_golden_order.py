@@ -22,16 +22,33 @@ SPECS = {
     "py1e-3-full": OrderSpec(seed=2**63 - 1, shuffle=True, num_canonical_nodes=3, shuffle_block_size=10**6),
     "py1s": OrderSpec(shuffle=True, shuffle_algo="py1s", num_canonical_nodes=2),
     "naive": OrderSpec(shuffle=True, shuffle_algo="naive"),
+    "py2s": OrderSpec(shuffle=True, shuffle_algo="py2s", num_canonical_nodes=4),
+    "py1b": OrderSpec(shuffle=True, shuffle_algo="py1b", num_canonical_nodes=4, shuffle_block_size=300),
+    "py1br": OrderSpec(shuffle=True, shuffle_algo="py1br", num_canonical_nodes=4, shuffle_block_size=300),
+    "fixed-7": OrderSpec(shuffle=True, sampling_method="fixed", sampling_granularity=7),
+    "stored-100": OrderSpec(sampling_granularity=100),
+    "stratified": OrderSpec(shuffle=True, batching_method="stratified", num_canonical_nodes=4),
+    "stratified-stored-4": OrderSpec(batching_method="stratified", num_canonical_nodes=4),
+    "stratified-naive": OrderSpec(shuffle=True, shuffle_algo="naive", batching_method="stratified"),
+    "per_stream": OrderSpec(shuffle=True, batching_method="per_stream", num_canonical_nodes=3),
+    "per_stream-stored": OrderSpec(batching_method="per_stream"),
+    "device_per_stream": OrderSpec(shuffle=True, batching_method="device_per_stream", num_canonical_nodes=4),
+    "device_per_stream-stored": OrderSpec(batching_method="device_per_stream"),
 }
+UNITS = {"per_stream": 42, "device_per_stream": 7}
+PARTS = np.array([500, 700, 3000])
 
 
 def digests(name: str) -> dict[str, str]:
-    """Digests of an epoch, of one with two passes, and of what one rank gets."""
-    once = EpochOrder(SPECS[name], CATALOG, 0)
-    twice = EpochOrder(SPECS[name], CATALOG, 5, CATALOG.samples_per_stream * 2)
-    plan = EpochPlan(once, Topology(6, 3), 7, start=100)
+    """Digests of an epoch, of one with two passes, of one with parts of passes, and of what one rank gets."""
+    unit = UNITS.get(SPECS[name].batching_method)
+    once = EpochOrder(SPECS[name], CATALOG, 0, unit=unit)
+    twice = EpochOrder(SPECS[name], CATALOG, 5, CATALOG.samples_per_stream * 2, unit)
+    part = EpochOrder(SPECS[name], CATALOG, 3, PARTS, unit)
+    plan = EpochPlan(once, Topology(6, 3), 7, start=100 // (unit or 1) * (unit or 1))
     rank = plan.source(plan.rank_batches(4, np.arange(plan.n_batches))[0])
     values = {"once": once.take(0, once.n_samples), "twice": twice.take(0, twice.n_samples), "rank": rank}
+    values["part"] = part.take(0, part.n_samples)
     return {key: hashlib.sha256(ids.astype("<i8").tobytes()).hexdigest() for key, ids in values.items()}
 
 

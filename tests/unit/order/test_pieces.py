@@ -60,6 +60,8 @@ def test_merges_keep_sequences_and_shares(lengths: list[int]) -> None:
         prefix = np.concatenate([[0], np.cumsum(sequences == number)])
         assert np.abs(prefix - np.arange(n + 1) * (length / max(1, n))).max() <= 2
         assert [merge.counts(q)[number] for q in range(n + 1)] == prefix.tolist()
+        assert merge.all_counts(np.arange(n + 1))[:, number].tolist() == prefix.tolist()
+        assert merge.positions(number, np.arange(length)).tolist() == np.flatnonzero(sequences == number).tolist()
 
 
 def test_merges_are_exact_at_their_limit() -> None:
@@ -71,6 +73,7 @@ def test_merges_are_exact_at_their_limit() -> None:
     for position, sequence, index in zip(positions.tolist(), sequences.tolist(), indices.tolist()):
         assert merge.counts(position)[sequence] == index
         assert merge.counts(position + 1)[sequence] == index + 1
+        assert merge.positions(sequence, np.array([index])).tolist() == [position]
     with pytest.raises(OptionError, match=r"2\*\*42"):
         EvenMerge([2**42])
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streaming.errors import NotYetError, OptionError, SampleIndexError
+from streaming.errors import OptionError, SampleIndexError
 from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology, WorkerReader
 
 CATALOG = Catalog(np.array([10, 0, 5]), np.array([2, 1]))
@@ -34,25 +34,6 @@ def test_impossible_settings_are_refused_by_name(settings: dict[str, Any]) -> No
     """The message names the setting, as the user knows it."""
     name = next(iter(settings)).replace("seed", "shuffle_seed")
     with pytest.raises(OptionError, match=name):
-        OrderSpec(**settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"shuffle_algo": "py2s"},
-        {"shuffle_algo": "py1b"},
-        {"shuffle_algo": "py1br"},
-        {"batching_method": "stratified"},
-        {"batching_method": "per_stream"},
-        {"batching_method": "device_per_stream"},
-        {"sampling_method": "fixed"},
-        {"sampling_granularity": 2},
-    ],
-)
-def test_settings_of_later_versions_are_not_ignored(settings: dict[str, Any]) -> None:
-    """A documented setting without effect raises instead."""
-    with pytest.raises(NotYetError, match=next(iter(settings))):
         OrderSpec(**settings)
 
 
@@ -94,18 +75,38 @@ def test_topologies() -> None:
     assert Topology(6, 3).local_rank_of(4) == 1
     assert list(Topology(6, 3).ranks_of(1)) == [3, 4, 5]
     assert Topology.of(6, 4) == Topology.of(6) == Topology(6, 1)
-    for n_ranks, per_node in ((0, 1), (4, 0), (4, 3)):
+    for n_ranks, per_node, replication in ((0, 1, 1), (4, 0, 1), (4, 3, 1), (4, 2, 0)):
         with pytest.raises(OptionError):
-            Topology(n_ranks, per_node)
-    with pytest.raises(NotYetError, match="replication"):
-        Topology(4, 2, replication=2)
+            Topology(n_ranks, per_node, replication)
+    with pytest.raises(OptionError, match="replication=3"):
+        Topology.of(8, 4, replication=3)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "per_node", "replication", "nodes"),
+    [
+        (8, 4, 2, [range(4), range(4, 8)]),
+        (8, 4, 4, [range(4), range(4, 8)]),
+        (8, 2, 4, [range(4), range(4, 8)]),
+        (8, 1, 2, [range(2), range(2, 4), range(4, 6), range(6, 8)]),
+        (12, 6, 4, [range(4), range(4, 8), range(8, 12)]),
+    ],
+)
+def test_groups_of_ranks_that_get_the_same(n_ranks: int, per_node: int, replication: int, nodes: list[range]) -> None:
+    """A node is cut into whole groups; a group that does not fit into a machine is a node."""
+    topology = Topology(n_ranks, per_node, replication)
+    assert topology.n_groups * replication == n_ranks
+    assert [topology.ranks_of(node) for node in range(topology.n_nodes)] == nodes
+    for node, ranks in enumerate(nodes):
+        assert [topology.node_of(rank) for rank in ranks] == [node] * len(ranks)
+        assert [topology.local_rank_of(rank) for rank in ranks] == list(range(len(ranks)))
+        assert [topology.group_of(rank) in topology.groups_of(node) for rank in ranks] == [True] * len(ranks)
 
 
 def test_draws() -> None:
-    """Whole passes are ready, parts of a pass are not, and what cannot be drawn is refused."""
+    """Any number of samples of a stream that has some; what cannot be drawn is refused."""
     assert EpochOrder(OrderSpec(), CATALOG, 0, np.array([20, 0])).n_samples == 20
-    with pytest.raises(NotYetError, match="stream 0"):
-        EpochOrder(OrderSpec(), CATALOG, 0, np.array([15, 5]))
+    assert EpochOrder(OrderSpec(), CATALOG, 0, np.array([15, 3])).n_samples == 18
     empty = Catalog(np.array([10, 0]), np.array([1, 1]))
     for draws in ([-1, 5], [1], [10, 3]):
         with pytest.raises(OptionError):
@@ -132,6 +133,24 @@ def test_plans_and_readers_check_their_arguments() -> None:
         order.take(-1, 3)
     with pytest.raises(OptionError):
         EpochOrder(OrderSpec(), CATALOG, -1)
+
+
+def test_units_are_checked() -> None:
+    """Where streams take turns by units, the order, the batches and the cursor must agree on them."""
+    for method in ("per_stream", "device_per_stream"):
+        spec = OrderSpec(batching_method=method)
+        for unit in (None, 0, 1.5, True):
+            with pytest.raises(OptionError, match="unit"):
+                EpochOrder(spec, CATALOG, 0, unit=unit)  # type: ignore[arg-type]
+    whole = EpochOrder(OrderSpec(batching_method="per_stream"), CATALOG, 0, unit=4)
+    each = EpochOrder(OrderSpec(batching_method="device_per_stream"), CATALOG, 0, unit=4)
+    assert whole.left_out.tolist() == each.left_out.tolist() == EpochPlan(whole, Topology(2, 1), 2).left_out.tolist()
+    assert whole.left_out.tolist() == [2, 1]
+    assert EpochPlan(each, Topology(2, 1), 4, start=4).n_batches == 1
+    for order, batch_size, start in ((whole, 4, 0), (each, 2, 0), (whole, 2, 2), (each, 4, 2)):
+        with pytest.raises(OptionError, match=r"batch.* of|batch is"):
+            EpochPlan(order, Topology(2, 1), batch_size, start)
+    assert EpochOrder(OrderSpec(), CATALOG, 0, unit=4).left_out.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
+from streaming.order.batching.device_per_stream import DevicePerStream
+from streaming.order.batching.layout import Batching
+from streaming.order.batching.per_stream import PerStream
+from streaming.order.batching.random import Random
+from streaming.order.batching.stratified import Stratified
 
-from streaming.order.batching import random
-from streaming.order.catalog import Catalog
-
-
-class Batching(Protocol):
-    """Divides the shards into groups; each group is one order, and the orders are merged evenly by weight."""
-
-    def __call__(self, catalog: Catalog, *, shuffle: bool) -> list[NDArray[np.int64]]:
-        """The shards of each group, int64 (shard,) each; every shard in one group."""
-
-
-BATCHINGS: Final[dict[str, Batching]] = {"random": random.groups}
-LATER_BATCHINGS: Final = ("stratified", "per_stream", "device_per_stream")
+BATCHINGS: Final[dict[str, Batching]] = {
+    "random": Random(),
+    "stratified": Stratified(),
+    "per_stream": PerStream(),
+    "device_per_stream": DevicePerStream(),
+}

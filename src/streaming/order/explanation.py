@@ -1,0 +1,215 @@
+"""What an order means for the hardware that reads it, and how good it is: in numbers, and as a text.
+
+Everything comes from closed forms and from small windows, so it takes about as long at 10⁹ samples as at 10⁶.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.order.epoch import EpochOrder
+from streaming.order.node_reads import NodeReads
+from streaming.order.plan import EpochPlan
+from streaming.order.quality import ShuffleScore, most_at_once, rows_drawn, shuffle_score, stretches, typical_run
+from streaming.order.topology import Topology
+
+MOST_EXTRA_DOWNLOADS: Final = 0.05
+"""What still counts as downloading each shard once, in downloads per shard beyond the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShare:
+    """What one stream gives to an epoch."""
+
+    n_stored: int
+    """Samples that the stream has."""
+    n_drawn: int
+    """Samples that an epoch takes from it."""
+    n_left_out: int
+    """Of these, samples that fill no unit where streams take turns by units: the epoch goes without them."""
+
+    @property
+    def repeats(self) -> float:
+        """How often each of its samples comes in an epoch, on average."""
+        return self.n_drawn / max(1, self.n_stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An epoch on some hardware, in numbers; `str()` puts them in words.
+
+    Streams, canonical nodes, shuffle and score come from data and settings alone; batches, padding, downloads and
+    cache also from the hardware.
+    """
+
+    n_samples: int
+    streams: tuple[StreamShare, ...]
+    n_nodes: int
+    n_ranks: int
+    batch_size: int
+    n_batches: int
+    """Batches of each rank."""
+    n_padding: int
+    """Samples over all ranks that are repeated to fill the last batch, beyond the epoch's own."""
+    n_dropped: int
+    """Samples of the epoch that no rank gets."""
+    n_canonical_nodes: int
+    algorithm: str | None
+    """The shuffle; None: stored order."""
+    block_samples: int | None
+    """Samples of a canonical node within which they mix; None where the shuffle has no block."""
+    block_shards: float | None
+    """The same, in shards of typical length."""
+    shards_in_use: float
+    """Shards of which the busiest node is in the middle, on average over the epoch."""
+    most_shards_in_use: int
+    """The same where there are most."""
+    node_downloads: tuple[float, ...]
+    """Shards that each node needs in an epoch; whole numbers where it reads its canonical nodes alone."""
+    downloads_per_shard: float
+    """How often a shard is downloaded in an epoch, over all nodes, if a node keeps what it still needs."""
+    cache_shards: float
+    """Shards for which a node needs room so that it fetches none twice in an epoch."""
+    cache_bytes: int | None
+    node_download_bytes: tuple[int, ...] | None
+    """Bytes that each node downloads in an epoch."""
+    score: ShuffleScore
+    warning: str | None
+    """What is better changed before training starts."""
+
+    @property
+    def shuffle_quality(self) -> float:
+        """0: the stored order; 1: no different from a full shuffle. What it means: `streaming.order.quality`."""
+        return self.score.score
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def explain(
+    order: EpochOrder,
+    topology: Topology,
+    batch_size: int,
+    *,
+    shard_bytes: float | NDArray[np.int64] | None = None,
+    remainder: str = "pad",
+) -> Explanation:
+    """What an epoch means on this hardware, from its first sample on.
+
+    `shard_bytes`: bytes of a shard on the wire, the mean or int64 (shard,); without it nothing is said in bytes.
+    Downloads are counted over the whole batches: the last, cut batch may need single samples of other shards.
+    """
+    plan = EpochPlan(order, topology, batch_size, remainder=remainder)
+    n_shards, stored = order.catalog.n_shards, order.catalog.samples_per_stream
+    sizes = None if shard_bytes is None else np.broadcast_to(np.asarray(shard_bytes, np.float64), (n_shards,))
+    reads = NodeReads(plan)
+    needs = list(reads.needs(np.ones(n_shards) if sizes is None else sizes))
+    node_downloads = tuple(n for n, _ in needs)
+    n_read = int(np.count_nonzero(rows_drawn(order)))
+    per_shard = sum(node_downloads) / max(1, n_read)
+    busiest = reads.lanes_of(reads.busiest())
+    in_use = float(stretches(order, busiest).sum())
+    # Design: lanes × (1 + 2 block/z'). The lanes' own shards are in use anyway; twice what the block adds to them.
+    cache = 2 * in_use - sum(map(len, busiest)) if order.uses_block else in_use
+    cache = max(in_use, min(cache, max(node_downloads)))
+    return Explanation(
+        n_samples=order.n_samples,
+        streams=tuple(map(StreamShare, stored.tolist(), order.draws.tolist(), order.left_out.tolist())),
+        n_nodes=topology.n_nodes,
+        n_ranks=topology.n_ranks,
+        batch_size=batch_size,
+        n_batches=plan.n_batches,
+        n_padding=max(0, plan.stop - order.n_samples),
+        n_dropped=max(0, order.n_samples - plan.stop),
+        n_canonical_nodes=order.n_canonical_nodes,
+        algorithm=order.effective_algorithm,
+        block_samples=order.shuffle_block_size if order.uses_block else None,
+        block_shards=order.shuffle_block_size / max(1.0, typical_run(order)) if order.uses_block else None,
+        shards_in_use=in_use,
+        most_shards_in_use=most_at_once(order, busiest),
+        node_downloads=node_downloads,
+        downloads_per_shard=per_shard,
+        cache_shards=cache,
+        cache_bytes=None if sizes is None or not n_shards else math.ceil(cache * float(sizes.mean())),
+        node_download_bytes=None if sizes is None else tuple(math.ceil(n_bytes) for _, n_bytes in needs),
+        score=shuffle_score(order),
+        warning=_warning(order, topology.n_nodes, per_shard),
+    )
+
+
+def _warning(order: EpochOrder, n_nodes: int, per_shard: float) -> str | None:
+    n_lanes = order.n_canonical_nodes
+    if n_nodes <= n_lanes or per_shard <= 1 + MOST_EXTRA_DOWNLOADS:
+        return None
+    said = (
+        f"{n_nodes:,} nodes read {_count(n_lanes, 'canonical node')}, so each shard is downloaded {per_shard:.1f} "
+        "times an epoch"
+    )
+    if order.effective_algorithm == "naive":
+        return f"{said}: with shuffle_algo='naive' any node needs any shard"
+    better = 1
+    # A canonical node at a border between nodes is read by both; where borders coincide, by one.
+    while better < n_nodes or (n_nodes - math.gcd(better, n_nodes)) > MOST_EXTRA_DOWNLOADS * better:
+        better *= 2
+    # A shard that lies across a border between nodes is needed on both sides, however many canonical nodes there are.
+    at_borders = (n_nodes - 1) / max(1, int(np.count_nonzero(rows_drawn(order))))
+    then = 1 + (n_nodes - math.gcd(better, n_nodes)) / better + at_borders
+    if then > 0.9 * per_shard:
+        return f"{said}: there are too few shards for so many nodes"
+    return (
+        f"{said}; num_canonical_nodes={better} would give {then:.2f} (another order: to be set before training starts)"
+    )
+
+
+def _lines(it: Explanation) -> Iterator[str]:
+    yield (
+        f"epoch: {_count(it.n_samples, 'sample')} in {_count(it.n_batches, 'batch', 'batches')} of "
+        f"{it.batch_size} on each of {_count(it.n_ranks, 'rank')} ({_count(it.n_nodes, 'node')})"
+    )
+    if it.n_padding:
+        yield f"padding: {_count(it.n_padding, 'sample')} repeated, so that all ranks get equally many"
+    if it.n_dropped:
+        yield f"dropped: {_count(it.n_dropped, 'sample')}, so that all ranks get equally many"
+    for number, stream in enumerate(it.streams):
+        n_given = stream.n_drawn - stream.n_left_out
+        share = 100 * n_given / max(1, it.n_samples)
+        yield (
+            f"stream {number}: {n_given:,} of its {stream.n_stored:,} samples an epoch, "
+            f"{'each once' if stream.repeats == 1 else f'each {stream.repeats:.3g} times'}; {share:.3g} % of the epoch"
+            + (f"; {stream.n_left_out:,} more fill no unit and are left out" if stream.n_left_out else "")
+        )
+    yield f"order: {it.algorithm or 'as stored'}, {_count(it.n_canonical_nodes, 'canonical node')}" + (
+        ""
+        if it.block_samples is None
+        else f", a block of {it.block_samples:,} samples ({it.block_shards:.1f} shards) in each"
+    )
+    score = it.score
+    yield (
+        f"shuffle quality: {score.score:.2f} of 1 (mixing of neighbours {score.mixing:.2f}, "
+        f"spread over the epoch {score.spread:.2f})"
+    )
+    yield f"shards in use at once on a node: about {it.shards_in_use:,.0f}, at most {it.most_shards_in_use:,}"
+    yield f"downloads of each shard over all nodes: {it.downloads_per_shard:.2f} an epoch" + (
+        f"; at most {_size(max(it.node_download_bytes))} on a node" if it.node_download_bytes else ""
+    )
+    yield f"cache that a node needs, to fetch none twice: about {it.cache_shards:,.0f} shards" + (
+        f", {_size(it.cache_bytes)}" if it.cache_bytes is not None else ""
+    )
+    if it.warning:
+        yield f"warning: {it.warning}"
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def _size(n_bytes: float) -> str:
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    step = min(len(units) - 1, int(math.log2(max(1.0, n_bytes))) // 10)
+    return f"{n_bytes / 1024**step:,.{1 if step else 0}f} {units[step]}"

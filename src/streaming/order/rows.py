@@ -1,0 +1,134 @@
+"""Which row of a shard a place in a run stands for.
+
+In a whole pass that is the row itself, unless the shuffle permutes the rows of every shard. In a part of a pass a
+piece gives a keyed random subset of its rows, in stretches of `granularity` neighbouring ones: the rows are laid on a
+ring that begins at a keyed place, cut into whole stretches and a rest; the stretches come in keyed random order, the
+rest last, and the first ones are taken. So each row is equally likely, and each is found in closed form. Without
+shuffle the subset is put in stored order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.order.bijection import ROUNDS, permuted
+from streaming.order.bits import bits, chained_bits
+from streaming.order.catalog import Catalog
+from streaming.order.runs import PIECE_BITS, Drawn
+
+_KEPT_ROWS: Final = 1 << 22
+_RING_START: Final = ROUNDS << 32
+"""A counter that no round of a permutation has."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RowChoice:
+    """What decides which rows are read. `catalog`, `drawn`: of the epoch."""
+
+    catalog: Catalog
+    drawn: Drawn
+    granularity: int
+    sample_key: int
+    permute_key: int | None
+    """None: rows of a whole pass stay where they are."""
+    in_stored_order: bool
+    """Whether a subset comes in stored order."""
+
+
+class RowReader:
+    """Finds rows. Owns the subsets that it has put in order; for one thread."""
+
+    def __init__(self, choice: RowChoice) -> None:
+        self._choice = choice
+        self._is_plain = choice.permute_key is None and not choice.drawn.samples_any
+        self._sorted: dict[int, NDArray[np.int32]] = {}
+        self._n_sorted = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every place stands for its own row; then there is nothing to find."""
+        return self._is_plain
+
+    def ids(
+        self, ids: NDArray[np.int64], shards: NDArray[np.int64], pass_numbers: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Sample ids, given what they would be if every place stood for its own row. All int64 (sample,)."""
+        choice = self._choice
+        first = choice.catalog.first_sample[shards]
+        rows = ids - first
+        sampled = np.flatnonzero(pass_numbers == choice.drawn.passes[shards]) if choice.drawn.samples_any else None
+        if choice.permute_key is not None:
+            rows = self._permuted(rows, shards, pass_numbers, sampled)
+        if sampled is not None and len(sampled):
+            rows[sampled] = self._sampled(rows[sampled], shards[sampled])
+        rows += first
+        return rows
+
+    def _permuted(
+        self,
+        rows: NDArray[np.int64],
+        shards: NDArray[np.int64],
+        pass_numbers: NDArray[np.int64],
+        sampled: NDArray[np.int64] | None,
+    ) -> NDArray[np.int64]:
+        """Rows of whole passes among those of their shard, of a part of a pass among those that a piece gives."""
+        choice = self._choice
+        assert choice.permute_key is not None
+        keys = chained_bits(bits(choice.permute_key, shards), pass_numbers)
+        n = choice.catalog.shard_sizes[shards]
+        base = np.zeros(len(rows), np.int64)
+        if sampled is not None:
+            pieces = rows[sampled] >> PIECE_BITS
+            base[sampled] = pieces << PIECE_BITS
+            n[sampled] = choice.drawn.sampled[choice.drawn.first_piece[shards[sampled]] + pieces]
+        return base + permuted(rows - base, n, keys)
+
+    def _sampled(self, rows: NDArray[np.int64], shards: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of places in parts of passes, (sample,) each. A place counts through the subset of its piece."""
+        choice = self._choice
+        pieces, within = rows >> PIECE_BITS, rows & ((1 << PIECE_BITS) - 1)
+        base = pieces << PIECE_BITS
+        if not choice.in_stored_order:
+            return base + self._in_keyed_order(within, shards, pieces)
+        numbers = choice.drawn.first_piece[shards] + pieces
+        chosen = np.empty(len(rows), np.int64)
+        # In stored order few pieces are read at a time.
+        for number in np.unique(numbers).tolist():
+            mine = np.flatnonzero(numbers == number)
+            chosen[mine] = self._subset(number, int(shards[mine[0]]), int(pieces[mine[0]]))[within[mine]]
+        return base + chosen
+
+    def _in_keyed_order(
+        self, within: NDArray[np.int64], shards: NDArray[np.int64], pieces: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        choice = self._choice
+        n_rows = np.minimum(choice.catalog.shard_sizes[shards] - (pieces << PIECE_BITS), 1 << PIECE_BITS)
+        keys = chained_bits(bits(choice.sample_key, shards), pieces)
+        if choice.granularity == 1:
+            return permuted(within, n_rows, keys)
+        n_stretches = n_rows // choice.granularity
+        stretch = within // choice.granularity
+        offset = within - stretch * choice.granularity
+        whole = stretch < n_stretches  # the others are in the rest, which stays last
+        stretch[whole] = permuted(stretch[whole], n_stretches[whole], keys[whole])
+        start = chained_bits(keys, np.full(len(keys), _RING_START)) >> np.uint64(32)
+        start = (start * n_rows.astype(np.uint64)) >> np.uint64(32)
+        return (start.astype(np.int64) + stretch * choice.granularity + offset) % n_rows
+
+    def _subset(self, number: int, shard: int, piece: int) -> NDArray[np.int32]:
+        """The rows that a piece gives, in stored order, counted from its first: int32 (row,)."""
+        subset = self._sorted.pop(number, None)
+        if subset is None:
+            n_rows = int(self._choice.drawn.sampled[number])
+            every = np.arange(n_rows, dtype=np.int64)
+            subset = np.sort(self._in_keyed_order(every, np.full(n_rows, shard), np.full(n_rows, piece)))
+            subset = subset.astype(np.int32)
+            self._n_sorted += n_rows
+        self._sorted[number] = subset  # the last used are the last to go
+        while self._n_sorted > _KEPT_ROWS and len(self._sorted) > 1:
+            self._n_sorted -= len(self._sorted.pop(next(iter(self._sorted))))
+        return subset

@@ -19,9 +19,11 @@ from streaming.indexing import Indexable, checked
 from streaming.order import (
     Cursor,
     EpochOrder,
+    Explanation,
     OrderSpec,
     Topology,
     WorkerReader,
+    explain,
     load_state,
     save_state,
 )

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.errors import MissingExtraError, NotYetError, OptionError, StateError
+from streaming.errors import MissingExtraError, NotYetError, OptionError, StateError, WorldError
 from streaming.indexing import Indexable, checked
 from streaming.order import (
     Cursor,
@@ -354,9 +354,13 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
 
     def __repr__(self) -> str:
         shuffled = f"shuffled by {self.shuffle_algo}" if self.shuffle else "in stored order"
+        try:
+            world = repr(self._detect_world())
+        except WorldError as error:  # to be shown, not to keep a debugger from showing the rest
+            world = f"no usable world: {error}"
         return (
-            f"{type(self).__name__}({self.size:,} samples in {self.num_shards:,} shards of {self.num_streams} streams; "
-            f"epochs of {self.epoch_size:,}, {shuffled}; {self._detect_world()!r}; explain() says more)"
+            f"{type(self).__name__}({self.size:,} samples in {self.num_shards:,} shards of {self.num_streams} streams, "
+            f"{int(self._schedule.draws.sum()):,} an epoch, {shuffled}; {world}; explain() says more)"
         )
 
     def _topology(self) -> Topology:

@@ -292,7 +292,7 @@ def test_drop_last_loses_the_same_three_whatever_the_workers(tmp_path: Path, n_w
     assert [sorted(batch) for batch in loader] == np.sort(order, axis=1).tolist()
 
 
-def test_explain_says_what_will_be_delivered(places: dict[str, str]) -> None:
+def test_explain_says_what_will_be_delivered(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """In numbers and in words; `repr` is one line that names the world."""
     dataset = StreamingDataset(streams=_streams(places), shuffle=True, batch_size=32)
     explanation = dataset.explain()
@@ -303,6 +303,8 @@ def test_explain_says_what_will_be_delivered(places: dict[str, str]) -> None:
     assert "canonical node" in str(explanation)
     assert "World(rank 0 of 1" in repr(dataset)
     assert "\n" not in repr(dataset)
+    monkeypatch.setenv("RANK", "3")
+    assert "no usable world: RANK is set but WORLD_SIZE is not" in repr(dataset)
 
 
 def test_every_shuffle_is_read_ahead_of_completely(tmp_path: Path, places: dict[str, str]) -> None:

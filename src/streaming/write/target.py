@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,14 +44,12 @@ def parse_out(out: Out) -> Target:
     return Target(os.path.expanduser(place), None)
 
 
-def make_folder(local: str | None, *, exist_ok: bool) -> str:
-    """An empty folder to write into: `local`, made if missing, or a new temporary one.
+def make_folder(local: str, *, exist_ok: bool) -> None:
+    """Make `local` an empty folder to write into.
 
     With `exist_ok` whatever is in `local` is deleted. Links in it are removed, not followed; `local` must not be a
     link itself. Raises DirectoryNotEmptyError, OptionError, OSError.
     """
-    if local is None:
-        return tempfile.mkdtemp(prefix="streaming-write-")
     if exist_ok and os.path.lexists(local):
         _empty(local)
     os.makedirs(local, exist_ok=True)
@@ -60,7 +57,6 @@ def make_folder(local: str | None, *, exist_ok: bool) -> str:
         raise DirectoryNotEmptyError(
             f"Directory is not empty: {local}; choose another folder, or pass exist_ok=True to delete what is in it"
         )
-    return local
 
 
 def _empty(folder: str) -> None:

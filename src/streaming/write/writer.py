@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from streaming.units import parse_bytes
 from streaming.write.builder import ShardBuilder
 from streaming.write.pipeline import ShardPipeline, ShardPlan
 from streaming.write.target import Out, make_folder, parse_out
+from streaming.write.temporary import TemporaryFolder
 from streaming.write.uploader import Uploader, open_uploader
 
 DEFAULT_SIZE_LIMIT: Final = 1 << 26
@@ -97,13 +97,18 @@ class Writer:
         try:
             if uploader is not None:
                 uploader.check()
-            self._folder = make_folder(target.local, exist_ok=options.exist_ok)
+            self._temporary: TemporaryFolder | None = None
+            if target.local is None:
+                self._temporary = TemporaryFolder()
+                self._folder = self._temporary.path
+            else:
+                make_folder(target.local, exist_ok=options.exist_ok)
+                self._folder = target.local
         except BaseException:
             if uploader is not None:
                 uploader.close()
             raise
         self._uploader: Uploader | None = uploader
-        self._is_temporary = target.local is None
         self._keep_local = options.keep_local or target.remote is None
         self._encode = encode
         self._builder = ShardBuilder(config, options.size_limit)
@@ -167,8 +172,8 @@ class Writer:
             self._pipeline.abort()
         if self._uploader is not None:
             self._uploader.close()
-        if self._is_temporary:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.remove()
         elif not self._keep_local and self._ended == "is finished":
             os.unlink(os.path.join(self._folder, INDEX_NAME))
             with suppress(OSError):  # others may have put something beside it

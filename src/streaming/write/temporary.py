@@ -1,0 +1,71 @@
+"""A folder for files that are only on their way, which a killed writer does not leave behind for good.
+
+Its writer holds a lock on the folder, which the kernel frees when the writer is gone, however it ended. A folder that
+can be locked is rubbish, and the next writer of this user deletes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from typing import Final
+
+_PREFIX: Final = "streaming-write-"
+
+
+class TemporaryFolder:
+    """A new folder in the system's temporary directory, locked until it is removed. Owns a descriptor."""
+
+    def __init__(self) -> None:
+        _sweep(tempfile.gettempdir())
+        while not self._made():  # another writer swept it between the making and the lock
+            pass
+
+    def _made(self) -> bool:
+        self.path = tempfile.mkdtemp(prefix=_PREFIX)
+        try:
+            self._fd = _open(self.path)
+        except FileNotFoundError:
+            return False
+        with suppress(OSError):  # a file system without locks: nobody sweeps there either
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        if os.path.isdir(self.path):
+            return True
+        os.close(self._fd)
+        return False
+
+    def remove(self) -> None:
+        """Delete the folder and what is in it. Doing it twice is harmless."""
+        if self._fd >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _sweep(root: str) -> None:
+    """Delete this user's folders of writers that are gone."""
+    with suppress(OSError), os.scandir(root) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX):
+                with suppress(OSError):
+                    _remove_if_left(entry.path)
+
+
+def _remove_if_left(path: str) -> None:
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return
+    fd = _open(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its writer lives
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(fd)
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)

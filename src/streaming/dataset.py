@@ -32,6 +32,7 @@ from streaming.read.epoch_reader import read_epoch, shards_ahead
 from streaming.read.read_ahead import MAX_ANNOUNCED, ReadAhead
 from streaming.read.sample_store import SampleStore
 from streaming.read.schedule import Schedule
+from streaming.sizes import Sizes
 from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
 from streaming.world import World
@@ -44,7 +45,7 @@ except ImportError as error:
     raise MissingExtraError(package="torch", extra="torch", purpose="StreamingDataset") from error
 
 
-class StreamingDataset(Indexable, IterableDataset[Any]):
+class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     """Samples of one or more streams, in an order that is the same on any number of nodes, ranks and workers.
 
     Every `iter()` is the next epoch, this rank's and this worker's share of it. `dataset[...]` reads any samples by
@@ -155,16 +156,6 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
     # --- sizes
 
     @property
-    def size(self) -> int:
-        """Samples in all streams together; `dataset[size - 1]` is the last."""
-        return self.catalog.n_samples
-
-    @property
-    def num_samples(self) -> int:
-        """The same as `size`."""
-        return self.catalog.n_samples
-
-    @property
     def epoch_size(self) -> int:
         """Samples in an epoch, over all ranks."""
         return self.order_of(0).n_samples
@@ -174,54 +165,9 @@ class StreamingDataset(Indexable, IterableDataset[Any]):
         return self.rank_samples(0)
 
     @property
-    def num_streams(self) -> int:
-        """How many streams there are."""
-        return len(self.streams)
-
-    @property
-    def num_shards(self) -> int:
-        """How many shards there are in all streams together."""
-        return self.catalog.n_shards
-
-    @property
-    def samples_per_shard(self) -> NDArray[np.int64]:
-        """int64 (shard,)."""
-        return self.catalog.shard_sizes
-
-    @property
-    def sample_offset_per_shard(self) -> NDArray[np.int64]:
-        """The number of each shard's first sample, int64 (shard,)."""
-        return self.catalog.first_sample
-
-    @property
-    def shards_per_stream(self) -> NDArray[np.int64]:
-        """int64 (stream,)."""
-        return self.catalog.shards_per_stream
-
-    @property
-    def shard_offset_per_stream(self) -> NDArray[np.int64]:
-        """The number of each stream's first shard, int64 (stream,)."""
-        return np.cumsum(self.shards_per_stream) - self.shards_per_stream
-
-    @property
-    def stream_per_shard(self) -> NDArray[np.int64]:
-        """int64 (shard,)."""
-        return self.catalog.stream_of_shard
-
-    @property
-    def samples_per_stream(self) -> NDArray[np.int64]:
-        """int64 (stream,)."""
-        return self.catalog.samples_per_stream
-
-    @property
     def draws_per_stream(self) -> NDArray[np.int64]:
         """Samples that each stream gives to an epoch, by its weight, int64 (stream,)."""
         return self._schedule.draws
-
-    @property
-    def sample_offset_per_stream(self) -> NDArray[np.int64]:
-        """The number of each stream's first sample, int64 (stream,)."""
-        return np.cumsum(self.samples_per_stream) - self.samples_per_stream
 
     # --- settings that have an effect, as given or as they came out
 

@@ -7,6 +7,7 @@ from typing import Any
 from streaming.errors import MissingExtraError, SampleIndexError
 from streaming.indexing import Indexable, checked
 from streaming.read.sample_store import SampleStore
+from streaming.sizes import Sizes
 from streaming.stream import Stream, StreamDefaults, resolve
 
 try:
@@ -15,7 +16,7 @@ except ImportError as error:
     raise MissingExtraError(package="torch", extra="torch", purpose="LocalDataset") from error
 
 
-class LocalDataset(Indexable, Dataset[Any]):
+class LocalDataset(Sizes, Indexable, Dataset[Any]):
     """The samples of a folder by number, in stored order: `LocalDataset(local, split)[i]`.
 
     The folder is only read. Compressed shards are decompressed into a private folder in the system's temporary
@@ -28,18 +29,9 @@ class LocalDataset(Indexable, Dataset[Any]):
         self.split = split
         place = resolve(Stream(local=local, split=split), 0, StreamDefaults())
         self._store = SampleStore([place], allow_unsafe_types=allow_unsafe_types, allow_empty=True)
+        self.catalog = self._store.catalog
         if not self.size:
             raise SampleIndexError(f"{place.title} has no samples")
-
-    @property
-    def size(self) -> int:
-        """How many samples there are."""
-        return self._store.catalog.n_samples
-
-    @property
-    def num_samples(self) -> int:
-        """The same as `size`."""
-        return self.size
 
     def __len__(self) -> int:
         """How many samples there are."""

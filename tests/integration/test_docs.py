@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.scripts import output_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```python\n(.*?)```", flags=re.DOTALL)
@@ -24,18 +24,7 @@ def test_the_code_of_a_page_runs(tmp_path: Path, page: str) -> None:
     blocks = [code for tag, code in _BLOCK.findall(text) if tag == "tested"]
     if not blocks:
         return
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks))
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore:This DataLoader will create", str(script)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == "".join(_OUTPUT.findall(text))
+    assert output_of(blocks, tmp_path) == "".join(_OUTPUT.findall(text))
 
 
 @pytest.mark.parametrize("page", PAGES)

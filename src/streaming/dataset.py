@@ -25,6 +25,7 @@ from streaming.order import (
     WorkerReader,
     explain,
     load_state,
+    node_warning,
     save_state,
 )
 from streaming.read.epoch import Begun, EpochRing, Loader
@@ -256,15 +257,9 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             return
         self._has_told = True
         plan = self._schedule.plan(0, self._topology(), batch_size)
-        n_nodes, n_lanes = plan.topology.n_nodes, plan.order.n_canonical_nodes
-        if n_nodes > n_lanes and self.shuffle:
-            _log.warning(
-                "%d nodes share %d canonical nodes, so shards are downloaded more than once; num_canonical_nodes=%d "
-                "avoids it (with another order of samples); explain() has the numbers",
-                n_nodes,
-                n_lanes,
-                1 << (n_nodes - 1).bit_length(),
-            )
+        advice = node_warning(plan) if self.shuffle else None
+        if advice is not None:
+            _log.warning("%s; explain() has the numbers", advice)
         left_out = plan.left_out.tolist()
         if any(left_out):
             _log.warning(

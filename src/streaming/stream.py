@@ -113,7 +113,7 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
         source_root = remote
     assert remote is not None
     is_private = source_root is not None or local is None
-    root = private_root(remote) if source_root is not None or local is None else local
+    root = local if local is not None and not is_private else private_root(remote)
     chosen: dict[str, Any] = {
         name: getattr(defaults, name) if getattr(stream, name) is None else getattr(stream, name)
         for name in ("download_retry", "download_timeout", "validate_hash", "keep_zip")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streaming import Stream, StreamingDataLoader, StreamingDataset
+from streaming import Stream, StreamingDataLoader, StreamingDataset, World
 from streaming.errors import OptionError
 from support.numbered import checked_id, checked_ids, write_numbered
 from support.ranks import Job, Layout, Report, finish, global_batches, make_loader, run_ranks, start_rank
@@ -305,6 +305,26 @@ def test_explain_says_what_will_be_delivered(places: dict[str, str], monkeypatch
     assert "\n" not in repr(dataset)
     monkeypatch.setenv("RANK", "3")
     assert "no usable world: RANK is set but WORLD_SIZE is not" in repr(dataset)
+
+
+@pytest.mark.parametrize("algorithm", ["py1e", "naive"])
+def test_a_run_starts_with_the_warning_that_explain_gives(
+    places: dict[str, str], caplog: pytest.LogCaptureFixture, algorithm: str
+) -> None:
+    """More nodes than canonical nodes: told once, in the words of `explain()`, which fit the shuffle."""
+    dataset = StreamingDataset(
+        local=places["a"],
+        shuffle=True,
+        shuffle_algo=algorithm,
+        batch_size=2,
+        num_canonical_nodes=2,
+        world=World(3, 8, 1),
+    )
+    warning = dataset.explain().warning
+    assert warning is not None
+    for _ in range(2):
+        next(iter(dataset))
+    assert [warning in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_every_shuffle_is_read_ahead_of_completely(tmp_path: Path, places: dict[str, str]) -> None:

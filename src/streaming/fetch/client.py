@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
+from streaming.cache.files import is_present
 from streaming.errors import DeadlineError, FetchError
 from streaming.fetch import protocol
 from streaming.fetch.launch import KilledAtStartError, launch, may_start
@@ -85,11 +86,7 @@ class FetchClient:
 
     def is_present(self, need: FileNeed) -> bool:
         """Whether the file is on disk, whole; asks nobody."""
-        try:
-            n_bytes = os.stat(self.path(need)).st_size
-        except OSError:
-            return False
-        return need.n_bytes in (-1, n_bytes)
+        return is_present(self.path(need), need.n_bytes)
 
     def announce(self, reader: str, needs: Sequence[FileNeed]) -> None:
         """Say what `reader` needs next, in order of first use; replaces its last list. Silent if all is on disk."""

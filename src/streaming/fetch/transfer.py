@@ -137,12 +137,12 @@ def _unpack(task: FileTask, chunks: Iterator[bytes | memoryview], temporaries: T
     need = task.need
     if need.compression is None:
         raise StorageError(f"{task.remote}/{need.zip_name}: the index names a compressed file, but no compression")
-    source = _Source(chunks)
+    pieces = cast(Iterator[bytes], chunks)  # any buffer will do
     try:
         with temporaries.begin(task.local, need.name, n_bytes=need.n_bytes) as raw:
-            for chunk in decompress_stream(need.compression, source, n_bytes=need.n_bytes):
+            for chunk in decompress_stream(need.compression, pieces, n_bytes=need.n_bytes):
                 raw.write(chunk)
-            for _ in source:  # the hash covers what a decompressor leaves unread
+            for _ in chunks:  # the hash covers what a decompressor leaves unread
                 pass
             if need.n_bytes not in (-1, raw.n_bytes):
                 raise TransferDamagedError(
@@ -151,24 +151,7 @@ def _unpack(task: FileTask, chunks: Iterator[bytes | memoryview], temporaries: T
                 )
             raw.place()
     except FormatError as error:
-        if source.error is not None:
-            raise source.error from None
         raise TransferDamagedError(f"{task.remote}/{need.zip_name} does not decompress: {error}") from error
-
-
-class _Source(Iterator[bytes]):
-    """The chunks, and the error with which they broke off: decompressors take any OSError for damage."""
-
-    def __init__(self, chunks: Iterator[bytes | memoryview]) -> None:
-        self._chunks = chunks
-        self.error: StorageError | None = None
-
-    def __next__(self) -> bytes:
-        try:
-            return cast(bytes, next(self._chunks))  # any buffer will do
-        except StorageError as error:
-            self.error = error
-            raise
 
 
 def _body(task: FileTask, store: Store, name: str, n_bytes: int, moved: Moved) -> Iterator[bytes | memoryview]:

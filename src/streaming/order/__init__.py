@@ -10,7 +10,7 @@ from __future__ import annotations
 from streaming.order.catalog import Catalog
 from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state
 from streaming.order.epoch import EpochOrder, OrderReader
-from streaming.order.explanation import Explanation, explain
+from streaming.order.explanation import Explanation, explain, node_warning
 from streaming.order.plan import EpochPlan
 from streaming.order.spec import OrderSpec
 from streaming.order.topology import Topology
@@ -33,6 +33,7 @@ __all__ = [
     "fingerprint",
     "first_uses",
     "load_state",
+    "node_warning",
     "resolve_draws",
     "save_state",
 ]

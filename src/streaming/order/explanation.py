@@ -111,8 +111,7 @@ def explain(
     reads = NodeReads(plan)
     needs = list(reads.needs(np.ones(n_shards) if sizes is None else sizes))
     node_downloads = tuple(n for n, _ in needs)
-    n_read = int(np.count_nonzero(rows_drawn(order)))
-    per_shard = sum(node_downloads) / max(1, n_read)
+    per_shard = _per_shard(order, node_downloads)
     busiest = reads.lanes_of(reads.busiest())
     in_use = float(stretches(order, busiest).sum())
     # Design: lanes × (1 + 2 block/z'). The lanes' own shards are in use anyway; twice what the block adds to them.
@@ -141,6 +140,20 @@ def explain(
         score=shuffle_score(order),
         warning=_warning(order, topology.n_nodes, per_shard),
     )
+
+
+def node_warning(plan: EpochPlan) -> str | None:
+    """`Explanation.warning` alone, at once where there is none: what a run says when it starts."""
+    order, n_nodes = plan.order, plan.topology.n_nodes
+    if n_nodes <= order.n_canonical_nodes:
+        return None
+    needs = NodeReads(plan).needs(np.ones(order.catalog.n_shards))
+    return _warning(order, n_nodes, _per_shard(order, tuple(n for n, _ in needs)))
+
+
+def _per_shard(order: EpochOrder, node_downloads: tuple[float, ...]) -> float:
+    """How often a shard is downloaded, over all nodes."""
+    return sum(node_downloads) / max(1, int(np.count_nonzero(rows_drawn(order))))
 
 
 def _warning(order: EpochOrder, n_nodes: int, per_shard: float) -> str | None:

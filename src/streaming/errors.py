@@ -149,6 +149,9 @@ class StoreUnreachableError(StorageError, ConnectionError):
 class StoreBusyError(StorageError, ConnectionError):
     """The store asked to slow down or failed on its side (429, 5xx) until the attempts were used up."""
 
+    retry_after_s: float | None = None  # how long it asked us to wait, where its client can tell
+    is_throttled: bool = False  # it asked us to slow down; else it failed
+
 
 class TransferDamagedError(StorageError):
     """What arrived is not what the store or the index promised: cut short, too long, wrong hash."""

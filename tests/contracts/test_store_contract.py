@@ -63,12 +63,26 @@ class StoreContract:
         with pytest.raises(TransferDamagedError):
             store.get("a", offset=4, version=version)
 
-    def test_ranges_come_as_asked(self, store: Store, tmp_path: Path) -> None:
-        """In that order, overlapping too; one beyond the end is an error, never fewer bytes."""
+    def test_a_range_comes_as_asked(self, store: Store, tmp_path: Path) -> None:
+        """With what the object is; one beyond the end is an error, never fewer bytes."""
         self.put(store, "a", b"0123456789", tmp_path)
-        assert store.get_ranges("a", [(7, 10), (0, 2), (1, 3)]) == [b"789", b"01", b"12"]
-        with pytest.raises(TransferDamagedError):
-            store.get_ranges("a", [(8, 12)])
+        for begin, end in ((7, 10), (0, 2), (1, 3), (0, 10)):
+            part = store.get_range("a", begin, end)
+            assert (part.data, part.facts.n_bytes) == (b"0123456789"[begin:end], 10)
+        for begin, end in ((8, 12), (10, 12), (20, 22)):
+            with pytest.raises(TransferDamagedError):
+                store.get_range("a", begin, end)
+
+    def test_a_range_is_of_one_version(self, store: Store, tmp_path: Path) -> None:
+        """Where the store has versions, a range of another one is an error."""
+        self.put(store, "a", b"0123456789", tmp_path)
+        version = store.get_range("a", 0, 1).facts.version
+        assert version == store.head("a").version
+        assert store.get_range("a", 2, 4, version=version).data == b"23"
+        self.put(store, "a", b"9876543210", tmp_path)
+        if version is not None:
+            with pytest.raises(TransferDamagedError):
+                store.get_range("a", 2, 4, version=version)
 
     def test_a_list_is_all_below_a_folder(self, store: Store, tmp_path: Path) -> None:
         """At any depth, with sizes; a name that only begins the same is not below."""
@@ -92,7 +106,7 @@ class StoreContract:
             with pytest.raises(ObjectMissingError, match="a"):
                 ask("a")
         with pytest.raises(ObjectMissingError, match="a"):
-            store.get_ranges("a", [(0, 1)])
+            store.get_range("a", 0, 1)
 
     def test_a_missing_file_is_not_put(self, store: Store, tmp_path: Path) -> None:
         """An error of ours, and no object."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +26,7 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.storage.s3 import Identity, S3Settings, s3_settings
-from streaming.storage.store import Content, ObjectFacts
+from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.url import Bucket
 
 if TYPE_CHECKING:
@@ -82,16 +82,21 @@ class BucketStore:
             stream = result.stream(min_chunk_size=_CHUNK_BYTES)
         return Content(facts, offset, self._chunks(name, stream))
 
-    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See Store. Each is its own request: who asks has joined what is close."""
-        begins, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
+        """See Store."""
+        options: Any = {"range": (begin, end)}
+        if version is not None:
+            options["if_match"] = version
         with self._told(name):
-            got = self._obstore.get_ranges(self._client, name, starts=begins, ends=ends, coalesce=0)
-        parts = [bytes(part) for part in got]
-        for (begin, end), part in zip(ranges, parts):
-            if len(part) != end - begin:
-                raise TransferDamagedError(f"{self._shown(name)}: {end - begin} bytes were asked for, {len(part)} came")
-        return parts
+            result = self._obstore.get(self._client, name, options=options)
+            facts, came = _facts(result.meta, name), tuple(result.range)
+            data = bytes(result.bytes()) if came == (begin, end) else b""
+        if len(data) != end - begin:
+            raise TransferDamagedError(
+                f"{self._shown(name)}: bytes {begin} to {end} were asked for, {came[0]} to {came[1]} of "
+                f"{facts.n_bytes} came"
+            )
+        return Part(facts, data)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store."""

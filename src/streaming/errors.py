@@ -142,6 +142,10 @@ class ObjectForbiddenError(StorageError, PermissionError):
     """The store knows the object but refuses it to these credentials."""
 
 
+class CredentialsExpiredError(ObjectForbiddenError):
+    """The store says that these credentials were good once; new ones may do."""
+
+
 class StoreUnreachableError(StorageError, ConnectionError):
     """No answer from the store: wrong endpoint, no network, connection refused."""
 
@@ -159,6 +163,14 @@ class TransferDamagedError(StorageError):
 
 class NoRoomError(StorageError):
     """The local disk has no room for a shard."""
+
+
+class CacheTakenError(StorageError):
+    """The cache folder is a copy of another remote."""
+
+
+class CredentialsWantedError(StorageError):
+    """The store cannot be asked before the user's function has given credentials. Never reaches the user."""
 
 
 class CacheWriteError(StorageError):

@@ -66,7 +66,7 @@ class Temporaries:
         Raises NoRoomError if the disk has no room, StorageError if the folder cannot be written or lies outside `root`.
         """
         final = os.path.join(root, name)
-        with _told(final):
+        with told(final):
             make_folder(root, os.path.dirname(name))
             file, path = self._create(final)
         try:
@@ -121,7 +121,7 @@ class Temporary:
 
     def take_room(self, n_bytes: int) -> None:
         """Reserve the room before any byte is moved, so that a full disk is met first."""
-        with _told(self._final):
+        with told(self._final):
             try:
                 os.posix_fallocate(self._file, 0, n_bytes)
             except OSError as error:
@@ -130,7 +130,7 @@ class Temporary:
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append."""
-        with _told(self._final), memoryview(chunk) as whole:
+        with told(self._final), memoryview(chunk) as whole:
             done = 0
             while done < len(whole):
                 done += os.write(self._file, whole[done:])
@@ -138,7 +138,7 @@ class Temporary:
 
     def write_at(self, offset: int, data: bytes) -> None:
         """Write a piece where it belongs; pieces may come in any order, from several threads."""
-        with _told(self._final), memoryview(data) as whole:
+        with told(self._final), memoryview(data) as whole:
             done = 0
             while done < len(whole):
                 done += os.pwrite(self._file, whole[done:], offset + done)
@@ -154,7 +154,7 @@ class Temporary:
 
     def place(self) -> None:
         """Let the file appear under its final name, with what was written and no more."""
-        with _told(self._final):
+        with told(self._final):
             os.ftruncate(self._file, self.n_bytes)
             os.fchmod(self._file, self._mode)
             os.rename(self._path, self._final)
@@ -222,7 +222,7 @@ def _lock(file: int) -> None:
 
 
 @contextlib.contextmanager
-def _told(final: str) -> Iterator[None]:
+def told(final: str) -> Iterator[None]:
     """The system's errors, with the file that they befell and what to do."""
     try:
         yield

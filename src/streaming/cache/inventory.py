@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from streaming.cache.files import PRIVATE_FOLDER, is_temporary, table_name
+from streaming.cache.files import PRIVATE_FOLDER, is_temporary, table_name, told
 from streaming.cache.shelf import Lying
 from streaming.errors import FormatError, StorageError
 from streaming.formats.index import INDEX_NAME, parse_index
@@ -49,27 +49,34 @@ def read_source(folder: str) -> Source | None:
 def claim(folder: str, source: Source) -> Source:
     """Make the folder a copy of `source`, unless it is one of another remote already: of which it is, from now on.
 
-    Two processes that claim at once get the same answer. Raises OSError.
+    Two processes that claim at once get the same answer. Raises CacheWriteError and other kinds of StorageError.
     """
     path = os.path.join(folder, SOURCE_NAME)
     known = read_source(folder)
     if known is None:
-        temporary = f"{path}.{os.urandom(8).hex()}.tmp"
-        try:
-            with open(temporary, "x", encoding="utf-8") as file:
-                json.dump({"remote": source.remote, "digest": source.digest}, file)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                if read_source(folder) is None:  # damaged: it says nothing, so nobody's claim is lost
-                    os.rename(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        with told(path):
+            _write(path, source)
         known = read_source(folder)
     if known is None:
         raise StorageError(f"{path} cannot be read back; does something else write or delete there?")
     return known
+
+
+def _write(path: str, source: Source) -> None:
+    temporary = os.path.join(os.path.dirname(path), f".{SOURCE_NAME}.{os.urandom(8).hex()}.tmp")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            json.dump({"remote": source.remote, "digest": source.digest}, file)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            if read_source(os.path.dirname(path)) is None:  # damaged: it says nothing, so nobody's claim is lost
+                os.rename(temporary, path)
+        except OSError:  # a file system without links: the last of two that claim at once holds it
+            os.rename(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 class Inventory:

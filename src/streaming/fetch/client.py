@@ -11,19 +11,28 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 import select
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from streaming.cache.files import is_present
-from streaming.errors import DeadlineError, FetchError
+from streaming.errors import (
+    CredentialsWantedError,
+    DeadlineError,
+    FetchError,
+    ObjectForbiddenError,
+    StreamingError,
+)
 from streaming.fetch import protocol
+from streaming.fetch.credentials import CredentialProvider, Credentials, provided, purse_of
 from streaming.fetch.launch import KilledAtStartError, launch, may_start
 from streaming.fetch.meeting import Place, PlaceError, connect, log_tail, place_in_root, private_place
 from streaming.fetch.protocol import (
@@ -36,6 +45,7 @@ from streaming.fetch.protocol import (
     Done,
     Failed,
     FileNeed,
+    GiveCredentials,
     Hello,
     ListObjects,
     Put,
@@ -51,11 +61,16 @@ from streaming.storage.local import FolderStore
 from streaming.storage.registry import registered_stores
 from streaming.storage.url import Folder, parse_remote
 
+_log: Final = logging.getLogger("streaming")
 _DEADLINE_S: Final = 120.0
 _ANSWER_S: Final = 30.0  # beyond its slice, before a fetcher that says nothing counts as stuck
 _CONNECT_S: Final = 30.0
 _RESPECT_START_S: Final = 5.0  # how long another starter is believed to be alive
 _MAX_DEATHS: Final = 5  # of the fetcher, within one request
+_MAX_FILLED: Final = 4  # times that a function is called for one request
+_FILL_PAUSE_S: Final = 0.5
+_FILL_AGAIN_S: Final = 5.0
+_TO_BE_TOLD: Final = "-"
 _MAX_VANISHED: Final = 2  # times that a file may be gone again before its reader sees it
 _MAX_EVICTED: Final = 100  # the same where a limit makes the fetcher delete
 
@@ -73,15 +88,21 @@ class FetchClient:
         job: str | None = None,
         deadline_s: float = _DEADLINE_S,
         cache_limit: int | None = None,
+        providers: Mapping[int, CredentialProvider] | None = None,
     ) -> None:
         """Starts nothing and connects to nothing. `root` is where lock, socket and log lie; None: outside any cache.
 
-        `cache_limit`: the most bytes that may lie below the roots of all streams.
+        `cache_limit`: the most bytes that may lie below the roots of all streams. `providers`: functions that give the
+        credentials of some streams, by number; called in this process, in the thread that needs them.
         """
         self._cache_limit = cache_limit
         self._root = None if root is None else os.path.abspath(root)
-        self._streams = tuple(map(_absolute, streams))
         self._job = os.urandom(8).hex() if job is None else job
+        self._providers = {purse_of(self._job, number): each for number, each in (providers or {}).items()}
+        self._streams = tuple(
+            replace(_absolute(stream), purse=purse_of(self._job, number) if number in (providers or {}) else "")
+            for number, stream in enumerate(streams)
+        )
         self._deadline_s = max([deadline_s, *(stream.download_timeout + 30.0 for stream in self._streams)])
         self._begin()
 
@@ -250,7 +271,7 @@ class FetchClient:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_root", "_streams", "_job", "_deadline_s", "_cache_limit")
+        names = ("_root", "_streams", "_job", "_deadline_s", "_cache_limit", "_providers")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -266,6 +287,7 @@ class FetchClient:
         self._lists: dict[str, _List] = {}
         self._in_root = self._root is not None
         self._n_closed = 0
+        self._filled_s: dict[str, float] = {}
         self.n_sent = 0  # requests, for tests and reports
         self.n_launched = 0
         _clients.add(self)
@@ -291,7 +313,7 @@ class FetchClient:
     ) -> Done | None:
         """The same; with `only_begin` None as soon as the fetcher has taken it up."""
         clock = _Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
-        n_deaths, n_closed = 0, self._n_closed
+        n_deaths, n_closed, n_filled = 0, self._n_closed, 0
         while True:
             try:
                 answer = self._exchange(request, what)
@@ -307,7 +329,13 @@ class FetchClient:
                     ) from error
                 continue
             if isinstance(answer, Done):
+                if isinstance(request, Announce):
+                    self._fill_early(answer.value or ())
                 return answer
+            if isinstance(answer, Failed) and isinstance(answer.error, CredentialsWantedError):
+                n_filled += 1
+                self._fill(str(answer.error), n_filled)
+                continue
             if isinstance(answer, Failed):
                 raise answer.error
             if only_begin:
@@ -320,6 +348,43 @@ class FetchClient:
                     if clock.renewed
                     else f"waited {clock.waited_s():.0f} s, as long as asked for, for {what}"
                 )
+
+    def _fill(self, purse: str, n_filled: int) -> None:
+        """Call the user's function for credentials that are wanted now. Raises ObjectForbiddenError."""
+        title = f"stream {purse.rpartition('.')[2]}"
+        if n_filled > _MAX_FILLED or purse not in self._providers:
+            raise ObjectForbiddenError(f"{title}: the function `credentials` gives none that are still good")
+        for attempt in range(_MAX_FILLED):
+            try:
+                self._give(purse, provided(self._providers[purse], title))
+                return
+            except (StreamingError, ConnectionError):
+                raise
+            except Exception as error:
+                if attempt + 1 == _MAX_FILLED:
+                    raise ObjectForbiddenError(
+                        f"{title}: the function `credentials` failed {_MAX_FILLED} times, at last with {error!r}"
+                    ) from error
+                time.sleep(_FILL_PAUSE_S * 2**attempt)
+
+    def _fill_early(self, purses: Sequence[str]) -> None:
+        """Call the user's functions for credentials that will expire; those that fail are called again later."""
+        now_s = time.monotonic()
+        for purse in purses:
+            if purse in self._providers and now_s - self._filled_s.get(purse, float("-inf")) > _FILL_AGAIN_S:
+                self._filled_s[purse] = now_s
+                try:
+                    self._give(purse, provided(self._providers[purse], f"stream {purse.rpartition('.')[2]}"))
+                except Exception as error:
+                    _log.warning("credentials were not renewed (those at hand are used on): %r", error)
+
+    def _give(self, purse: str, credentials: Credentials) -> None:
+        expires_s = None if credentials.expires_s == float("inf") else credentials.expires_s
+        self._ask(GiveCredentials(purse, json.dumps(dict(credentials.options)), expires_s), "credentials to be noted")
+        with self._lock:  # files of lists that failed for want of them are to be begun now
+            for known in self._lists.values():
+                if known.instance:
+                    known.instance = _TO_BE_TOLD
 
     def _exchange(self, request: Request, what: str) -> Answer:
         connection = getattr(self._mine, "connection", None)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from streaming.cache.files import sweep
 from streaming.cache.shelf import Need
-from streaming.errors import FetchError, NoRoomError, StreamingError
+from streaming.errors import CredentialsWantedError, FetchError, NoRoomError, StreamingError
 from streaming.fetch.parts import MIN_BYTES, PART_BYTES
 from streaming.fetch.policy import URGENT, FetchPolicy, Limits
 from streaming.fetch.protocol import Answer, Done, Failed, Hello, Pending
@@ -239,7 +239,8 @@ class Engine:
                 task.remote, bytes=moved.n_bytes, files=fetched, failures=failure is not None, attempts=moved.n_attempts
             )
             with self._lock:
-                self._policy.finished(task, time.monotonic(), failure=failure)
+                rests = not isinstance(failure, CredentialsWantedError)
+                self._policy.finished(task, time.monotonic(), failure=failure, rests=rests)
                 self._room.ended(task, is_there=failure is None)
                 del self._moving[task]
                 self._n_ended += 1

@@ -197,8 +197,8 @@ class FetchPolicy(Generic[F]):
             self._push(place, number, name)
         self._forget_if_idle(name, file)
 
-    def finished(self, name: F, now_s: float, *, failure: object = None) -> None:
-        """A transfer ended; the file is there unless there is a failure."""
+    def finished(self, name: F, now_s: float, *, failure: object = None, rests: bool = True) -> None:
+        """A transfer ended; the file is there unless there is a failure, which rests if trying at once is no use."""
         self._n_moving -= 1
         file = self._files[name]
         if failure is None:
@@ -206,8 +206,10 @@ class FetchPolicy(Generic[F]):
             file.failure = None
         else:
             file.move(Stage.FAILED)
-            file.failure, file.rests_until_s = failure, now_s + self._limits.rest_s
-            self._resting.append((file.rests_until_s, name))
+            file.failure, file.rests_until_s = failure, None
+            if rests:
+                file.rests_until_s = now_s + self._limits.rest_s
+                self._resting.append((file.rests_until_s, name))
         self._forget_if_idle(name, file)
 
     def passed(self, now_s: float) -> list[str]:

@@ -24,15 +24,18 @@ from typing import Final, NoReturn
 
 from streaming.cache.files import Temporaries
 from streaming.fetch.attempts import Lanes
+from streaming.fetch.credentials import Wallet
 from streaming.fetch.engine import Engine, log
 from streaming.fetch.meeting import EXIT_HELD, EXIT_UNUSABLE, Place
 from streaming.fetch.policy import Limits
+from streaming.fetch.protocol import StreamConfig
 from streaming.fetch.range_policy import RangeLimits
 from streaming.fetch.ranges import Ranges
 from streaming.fetch.server import Server, Services
 from streaming.fetch.tally import Tally
 from streaming.fetch.transfer import Means
 from streaming.storage.connect import Stores
+from streaming.storage.store import Store
 
 _MAX_LOG_BYTES: Final = 1 << 20
 _LOOK_S: Final = 5.0
@@ -73,10 +76,17 @@ def main(root: str | None, folder: str, name: str) -> NoReturn:
 
 
 def _services(temporaries: Temporaries) -> Services:
-    stores, tally = Stores(), Tally()
-    range_limits = RangeLimits()
+    stores, tally, wallet = Stores(), Tally(), Wallet()
+
+    def open_store(config: StreamConfig) -> Store:
+        options = json.loads(config.options)
+        if config.purse:
+            options |= wallet.get(config.purse)
+        return stores.open(config.remote, config.download_timeout, options)
+
     means = Means(
-        open_store=lambda config: stores.open(config.remote, config.download_timeout, json.loads(config.options)),
+        open_store=open_store,
+        wallet=wallet,
         temporaries=temporaries,
         lanes=Lanes(),
         connections=ThreadPoolExecutor(_N_PART_CONNECTIONS, thread_name_prefix="part"),
@@ -84,7 +94,7 @@ def _services(temporaries: Temporaries) -> Services:
     )
     engine = Engine(means, tally, Limits())
     range_connections = ThreadPoolExecutor(_N_RANGE_CONNECTIONS, thread_name_prefix="range")
-    ranges = Ranges(engine, means, tally, range_connections, range_limits)
+    ranges = Ranges(engine, means, tally, range_connections, RangeLimits())
     return Services(engine, ranges, stores, means, tally)
 
 

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from streaming import errors
 from streaming._version import __version__
@@ -43,6 +43,7 @@ class StreamConfig:
     keep_zip: bool = False
     root: str = ""  # the cache's root, above the split; "": the same as `local`
     options: str = field(default="{}", repr=False)  # storage_options as JSON; may hold secrets, so it is never shown
+    purse: str = ""  # under this name the user's function gives credentials; "": there is no such function
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Hello:
 class Announce:
     """What this reader needs next, in order of first use, and what it holds open; replaces its last list.
 
+    Answered with the purses that are to be filled soon.
+
     Under a limit the list names what is on disk too: what is needed last is deleted first, and never what is held.
     """
 
@@ -128,6 +131,15 @@ class Wait:
     """Answered when the file is there, or cannot come."""
 
     need: FileNeed
+
+
+@dataclass(frozen=True, slots=True)
+class GiveCredentials:
+    """What the user's function returned, as JSON, and until when it holds (seconds since 1970; None: for ever)."""
+
+    purse: str
+    options: str = field(repr=False)
+    expires_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +204,7 @@ class Progress:
     """What the fetcher is doing, in numbers."""
 
 
-Request = Hello | Announce | Wait | ReadRanges | Put | Check | ReadObject | ListObjects | Progress
+Request = Hello | Announce | Wait | GiveCredentials | ReadRanges | Put | Check | ReadObject | ListObjects | Progress
 Errand = Put | Check | ReadObject | ListObjects
 
 
@@ -226,9 +238,7 @@ Answer = Done | Pending | Failed
 
 # --- as bytes
 
-_OPERATIONS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind for kind in (Hello, Announce, Wait, ReadRanges, Put, Check, ReadObject, ListObjects, Progress)
-}
+_OPERATIONS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Request)}
 _config_row: Final = attrgetter(*(field.name for field in fields(StreamConfig)))
 _need_row: Final = attrgetter(*(field.name for field in fields(FileNeed)))
 
@@ -261,7 +271,8 @@ def receive_request(peer: socket.socket) -> Request:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, StreamingError):
             raise
-        raise FetchError(f"the fetcher does not understand this request: {str(head)[:200]}") from error
+        operation = head[0] if isinstance(head, list) and head else head  # the rest may hold secrets
+        raise FetchError(f"the fetcher does not understand this request: {str(operation)[:100]}") from error
     return request
 
 

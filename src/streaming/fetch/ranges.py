@@ -93,8 +93,8 @@ class Ranges:
 
         def attempt(_: int) -> Part:
             moved.n_attempts += 1
-            store = self._means.open_store(task.config)
-            part = store.get_range(task.name, request.begin, request.end, version=self._versions.get(task))
+            with self._means.store(task.config) as store:
+                part = store.get_range(task.name, request.begin, request.end, version=self._versions.get(task))
             if task.need.n_bytes not in (-1, part.facts.n_bytes):
                 raise TransferDamagedError(
                     f"{task.shown} has {part.facts.n_bytes} bytes in the store; the index states {task.need.n_bytes}; "

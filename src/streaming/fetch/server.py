@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from streaming.errors import FetchError, StreamingError
 from streaming.fetch.attempts import Patience, attempted
+from streaming.fetch.credentials import Credentials
 from streaming.fetch.engine import Engine
 from streaming.fetch.errands import Errands
 from streaming.fetch.meeting import peer_uid
@@ -30,6 +31,7 @@ from streaming.fetch.protocol import (
     Errand,
     Failed,
     FileNeed,
+    GiveCredentials,
     Hello,
     ListObjects,
     Put,
@@ -86,6 +88,7 @@ class Server:
             for job in jobs_gone:
                 self._errands.forget(job)
                 self._range_errands.forget(job)
+                self._services.means.wallet.forget(job)
             if is_over:
                 return
             ready, _, _ = select.select([self._ear, self._wake_from], [], [], pause_s)
@@ -139,6 +142,10 @@ class Server:
         if isinstance(request, Announce):
             tasks = [_task(hello, need) for need in request.needs]
             self._engine.announce(hello.job, request.reader, tasks, [_task(hello, need) for need in request.held])
+            return Done(self._services.means.wallet.wanted([config.purse for config in hello.streams if config.purse]))
+        if isinstance(request, GiveCredentials):
+            expires_s = float("inf") if request.expires_s is None else request.expires_s
+            self._services.means.wallet.put(request.purse, Credentials(json.loads(request.options), expires_s))
             return Done()
         if isinstance(request, Wait):
             return self._engine.wait(_task(hello, request.need), slice_s=SLICE_S)

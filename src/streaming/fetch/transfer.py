@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from streaming.cache.files import Temporaries, Temporary, is_present
+from streaming.cache.inventory import claim, source_of
 from streaming.errors import (
+    CacheTakenError,
+    CredentialsExpiredError,
+    CredentialsWantedError,
     FormatError,
     ObjectMissingError,
     StorageError,
@@ -27,10 +31,12 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.fetch.attempts import Lane, Lanes, Patience, attempted
+from streaming.fetch.credentials import Wallet
 from streaming.fetch.parts import Parts
 from streaming.fetch.protocol import FileNeed, StreamConfig
 from streaming.formats.compression import decompress_stream
 from streaming.formats.hashing import hasher
+from streaming.formats.index import INDEX_NAME
 from streaming.storage.local import FolderStore
 from streaming.storage.store import Part, Store
 from streaming.storage.url import Folder, parse_remote
@@ -108,10 +114,22 @@ class Means:
     """What transfers work with."""
 
     open_store: Callable[[StreamConfig], Store]
+    wallet: Wallet
     temporaries: Temporaries
     lanes: Lanes
     connections: Executor  # for the parts of large files
     rng: random.Random
+
+    @contextlib.contextmanager
+    def store(self, config: StreamConfig) -> Iterator[Store]:
+        """The store of a stream, for one attempt. CredentialsWantedError: the user's function must be called first."""
+        try:
+            yield self.open_store(config)
+        except CredentialsExpiredError as error:
+            if not config.purse:
+                raise
+            self.wallet.drop(config.purse)
+            raise CredentialsWantedError(config.purse) from error
 
 
 def fetch_file(task: FileTask, means: Means, moved: Moved, *, n_parts: int = 1) -> None:
@@ -133,7 +151,8 @@ def fetch_file(task: FileTask, means: Means, moved: Moved, *, n_parts: int = 1) 
 
     def attempt(_: int) -> None:
         moved.n_attempts += 1
-        _receive(task, _Source(task, means.open_store(task.config), lane, moved), means.temporaries)
+        with means.store(task.config) as store:
+            _receive(task, _Source(task, store, lane, moved), means.temporaries)
 
     attempted(task.shown, task.patience, lane, attempt, rng=means.rng)
 
@@ -146,12 +165,12 @@ def fetch_in_parts(task: FileTask, means: Means, moved: Moved, n_parts: int) -> 
 
         def attempt(_: int) -> None:
             moved.n_attempts += 1
-            store = means.open_store(task.config)
 
             def fetch(begin: int, end: int, version: str | None) -> Part:
                 if begin:
                     lane.enter()
-                part = store.get_range(task.name, begin, end, version=version)
+                with means.store(task.config) as store:
+                    part = store.get_range(task.name, begin, end, version=version)
                 _check_size(task, part.facts.n_bytes, task.need.n_bytes, task.name)
                 raw.write_at(begin, part.data)
                 moved.n_bytes += len(part.data)
@@ -192,6 +211,8 @@ def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
         with temporaries.begin(task.local, need.name, n_bytes=need.n_bytes) as raw:
             for chunk in _checked(task, _body(source, need.name, need.n_bytes)):
                 raw.write(chunk)
+            if need.name == INDEX_NAME:
+                _claim_folder(task)
             raw.place()
         return
     with contextlib.ExitStack() as stack:
@@ -204,6 +225,14 @@ def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
         _unpack(task, chunks, temporaries)
         if kept is not None:
             kept.place()
+
+
+def _claim_folder(task: FileTask) -> None:
+    """The cache folder says from now on of which remote it is a copy. Raises CacheTakenError if it is of another."""
+    ours = source_of(task.remote, task.shown_remote)
+    holder = claim(task.local, ours)
+    if holder.digest != ours.digest:
+        raise CacheTakenError(f"{task.local} holds a copy of {holder.remote}, not of {task.shown_remote}")
 
 
 def _unpacked_here(task: FileTask, zip_name: str, temporaries: Temporaries) -> bool:

@@ -45,7 +45,7 @@ def client_with(provider: Provider, local: Path) -> FetchClient:
 
 
 def test_a_function_is_asked_when_needed_and_before_the_end(store: FaultyStore, tmp_path: Path) -> None:
-    """Every request carries a token that was good when it was sent; the function is called a few times, not for each."""
+    """Every request carries a token that was good when it was sent; the function is called a few times in all."""
     contents = store.fill("data", 40, 20_000)
     provider = Provider(life_s=1.5)
     needs = [FileNeed(0, str(i), 20_000) for i in range(40)]
@@ -81,12 +81,12 @@ def test_a_renewal_that_fails_is_tried_again(store: FaultyStore, tmp_path: Path)
 def test_a_function_that_never_gives_any_is_an_error_that_says_so(store: FaultyStore, tmp_path: Path) -> None:
     """With what it failed with; expired ones are not sent."""
     store.fill("data", 1, 1000)
-    with client_with(Provider(3600, frozenset(range(100))), tmp_path / "a") as client:
-        with pytest.raises(ObjectForbiddenError, match="token service is down"):
-            client.wait(FileNeed(0, "0", 1000))
-    with client_with(Provider(life_s=-1), tmp_path / "b") as client:
-        with pytest.raises(ObjectForbiddenError, match="still good"):
-            client.wait(FileNeed(0, "0", 1000))
+    never = Provider(3600, frozenset(range(100)))
+    with client_with(never, tmp_path / "a") as client, pytest.raises(ObjectForbiddenError, match="service is down"):
+        client.wait(FileNeed(0, "0", 1000))
+    stale = Provider(life_s=-1)
+    with client_with(stale, tmp_path / "b") as client, pytest.raises(ObjectForbiddenError, match="still good"):
+        client.wait(FileNeed(0, "0", 1000))
     assert store.asked_as == []
 
 

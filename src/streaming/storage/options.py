@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from streaming.errors import OptionError
 from streaming.storage.schemes import scheme_named
-from streaming.storage.url import Folder, parse_remote
+from streaming.storage.url import Bucket, Folder, parse_remote
 
 
 class Kind(enum.Enum):
@@ -124,6 +124,13 @@ def read_options(options: Mapping[str, Any], takes: frozenset[str], *, scheme: s
             raise OptionError(f"storage_options: {name!r} is given twice with two values, once as {given!r}")
         read[name] = value
     return read
+
+
+def options_for(location: Bucket, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a stream at `location`, as its scheme's row in the table allows; see `read_options`."""
+    row = scheme_named(location.scheme)
+    takes = row.options if row is not None else None
+    return read_options(options, takes or frozenset(), scheme=location.scheme)
 
 
 def checked_options(remote: str, options: Mapping[str, Any] | None) -> dict[str, Any]:

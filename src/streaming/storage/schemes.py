@@ -63,13 +63,13 @@ _AZURE: Final = _TRANSPORT | {
 _WEB: Final = _TRANSPORT | {"headers", "user", "password", "token", "query"}
 _SFTP: Final = frozenset({"user", "password", "key_file", "key_passphrase", "known_hosts", "connect_timeout"})
 
-_GCS_OPENER: Final = None
-_AZURE_OPENER: Final = None
-_WEB_OPENER: Final = None
+_GCS_OPENER: Final = "streaming.storage.gcs:open_gcs"
+_AZURE_OPENER: Final = "streaming.storage.azure:open_azure"
+_WEB_OPENER: Final = "streaming.storage.web:open_web"
 
 _BUCKET, _HOST, _NONE = Authority.BUCKET, Authority.HOST, Authority.NONE
 _BUILT_IN: Final[Mapping[str, Scheme]] = {
-    "s3": Scheme(_BUCKET, "s3://bucket/prefix", "streaming.storage.objects:open_s3", _S3),
+    "s3": Scheme(_BUCKET, "s3://bucket/prefix", "streaming.storage.s3:open_s3", _S3),
     "gs": Scheme(_BUCKET, "gs://bucket/prefix", _GCS_OPENER, _GCS),
     "gcs": Scheme(_BUCKET, "gcs://bucket/prefix", _GCS_OPENER, _GCS),
     "azure": Scheme(_BUCKET, "azure://container/prefix", _AZURE_OPENER, _AZURE, is_azure=True),

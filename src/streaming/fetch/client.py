@@ -29,7 +29,7 @@ from streaming.errors import (
     DeadlineError,
     FetchError,
     ObjectForbiddenError,
-    StreamingError,
+    OptionError,
 )
 from streaming.fetch import protocol
 from streaming.fetch.credentials import CredentialProvider, Credentials, provided, purse_of
@@ -329,8 +329,8 @@ class FetchClient:
                     ) from error
                 continue
             if isinstance(answer, Done):
-                if isinstance(request, Announce):
-                    self._fill_early(answer.value or ())
+                if isinstance(request, Announce) and self._fill_early(answer.value or ()):
+                    continue  # what failed for want of them is to be begun now
                 return answer
             if isinstance(answer, Failed) and isinstance(answer.error, CredentialsWantedError):
                 n_filled += 1
@@ -356,9 +356,9 @@ class FetchClient:
             raise ObjectForbiddenError(f"{title}: the function `credentials` gives none that are still good")
         for attempt in range(_MAX_FILLED):
             try:
-                self._give(purse, provided(self._providers[purse], title))
-                return
-            except (StreamingError, ConnectionError):
+                credentials = provided(self._providers[purse], title)
+                break
+            except OptionError:
                 raise
             except Exception as error:
                 if attempt + 1 == _MAX_FILLED:
@@ -366,17 +366,22 @@ class FetchClient:
                         f"{title}: the function `credentials` failed {_MAX_FILLED} times, at last with {error!r}"
                     ) from error
                 time.sleep(_FILL_PAUSE_S * 2**attempt)
+        else:
+            raise AssertionError("unreachable")
+        self._give(purse, credentials)
 
-    def _fill_early(self, purses: Sequence[str]) -> None:
+    def _fill_early(self, purses: Sequence[str]) -> bool:
         """Call the user's functions for credentials that will expire; those that fail are called again later."""
-        now_s = time.monotonic()
+        now_s, n_given = time.monotonic(), 0
         for purse in purses:
             if purse in self._providers and now_s - self._filled_s.get(purse, float("-inf")) > _FILL_AGAIN_S:
                 self._filled_s[purse] = now_s
                 try:
                     self._give(purse, provided(self._providers[purse], f"stream {purse.rpartition('.')[2]}"))
+                    n_given += 1
                 except Exception as error:
                     _log.warning("credentials were not renewed (those at hand are used on): %r", error)
+        return n_given > 0
 
     def _give(self, purse: str, credentials: Credentials) -> None:
         expires_s = None if credentials.expires_s == float("inf") else credentials.expires_s

@@ -161,6 +161,10 @@ class NoRoomError(StorageError):
     """The local disk has no room for a shard."""
 
 
+class CacheWriteError(StorageError):
+    """This user cannot write the cache folder: what is there is read, the rest comes without it."""
+
+
 class IndexMissingError(StreamingError, RuntimeError):
     """There is no `index.json` where the dataset should be (RuntimeError, as the predecessor raises)."""
 

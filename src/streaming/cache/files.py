@@ -20,12 +20,25 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from streaming.errors import NoRoomError, StorageError
+from streaming.errors import CacheWriteError, NoRoomError, StorageError
 
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_PRIVATE_FOLDER: Final = ".streaming"  # sockets, locks and logs: never swept
+_READ_BYTES: Final = 1 << 20
+_UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+PRIVATE_FOLDER: Final = ".streaming"  # sockets, locks and logs: never swept
+
+
+def table_name(name: str) -> str:
+    """What the offset table of a file is called that lies beside it, or beside its place."""
+    folder, base = os.path.split(name)
+    return os.path.join(folder, f".{base}.table")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is somebody's half-written work, or was."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_present(path: str, n_bytes: int) -> bool:
@@ -68,6 +81,11 @@ class Temporaries:
             with self._lock:
                 self._paths.discard(path)
 
+    def paths(self) -> frozenset[str]:
+        """The temporaries that are being written now."""
+        with self._lock:
+            return frozenset(self._paths)
+
     def close(self) -> None:
         """Delete all; writers that go on write into files without a name."""
         with self._lock:
@@ -98,6 +116,7 @@ class Temporary:
 
     def __init__(self, file: int, path: str, final: str, mode: int) -> None:
         self._file, self._path, self._final, self._mode = file, path, final, mode
+        self._lock = threading.Lock()
         self.n_bytes = 0  # written so far
 
     def take_room(self, n_bytes: int) -> None:
@@ -116,6 +135,22 @@ class Temporary:
             while done < len(whole):
                 done += os.write(self._file, whole[done:])
         self.n_bytes += done
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Write a piece where it belongs; pieces may come in any order, from several threads."""
+        with _told(self._final), memoryview(data) as whole:
+            done = 0
+            while done < len(whole):
+                done += os.pwrite(self._file, whole[done:], offset + done)
+        with self._lock:
+            self.n_bytes = max(self.n_bytes, offset + done)
+
+    def read_back(self) -> Iterator[bytes]:
+        """What was written, in order."""
+        offset = 0
+        while chunk := os.pread(self._file, _READ_BYTES, offset):
+            yield chunk
+            offset += len(chunk)
 
     def place(self) -> None:
         """Let the file appear under its final name, with what was written and no more."""
@@ -155,10 +190,10 @@ def sweep(root: str) -> int:
     """Delete the temporaries of dead writers below `root`; how many there were."""
     n_swept = 0
     for folder, folders, names in os.walk(root):
-        if _PRIVATE_FOLDER in folders:
-            folders.remove(_PRIVATE_FOLDER)
+        if PRIVATE_FOLDER in folders:
+            folders.remove(PRIVATE_FOLDER)
         for name in names:
-            if _TEMPORARY.fullmatch(name):
+            if is_temporary(name):
                 n_swept += _delete_if_dead(os.path.join(folder, name))
     return n_swept
 
@@ -196,6 +231,7 @@ def _told(final: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise NoRoomError(f"no room on the disk for {final}; make room there, or choose another `local`") from error
-        raise StorageError(
+        kind = CacheWriteError if error.errno in _UNWRITABLE else StorageError
+        raise kind(
             f"cannot write {final}: {error.strerror or error}; check owner, mode and file system of its folder"
         ) from error

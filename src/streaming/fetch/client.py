@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from streaming.cache.files import is_present
@@ -39,11 +40,15 @@ from streaming.fetch.protocol import (
     ListObjects,
     Put,
     ReadObject,
+    ReadRanges,
+    Reason,
     Request,
+    Span,
     StreamConfig,
     Wait,
 )
 from streaming.storage.local import FolderStore
+from streaming.storage.registry import registered_stores
 from streaming.storage.url import Folder, parse_remote
 
 _DEADLINE_S: Final = 120.0
@@ -51,6 +56,8 @@ _ANSWER_S: Final = 30.0  # beyond its slice, before a fetcher that says nothing 
 _CONNECT_S: Final = 30.0
 _RESPECT_START_S: Final = 5.0  # how long another starter is believed to be alive
 _MAX_DEATHS: Final = 5  # of the fetcher, within one request
+_MAX_VANISHED: Final = 2  # times that a file may be gone again before its reader sees it
+_MAX_EVICTED: Final = 100  # the same where a limit makes the fetcher delete
 
 
 class FetchClient:
@@ -65,8 +72,13 @@ class FetchClient:
         *,
         job: str | None = None,
         deadline_s: float = _DEADLINE_S,
+        cache_limit: int | None = None,
     ) -> None:
-        """Starts nothing and connects to nothing. `root` is where lock, socket and log lie; None: outside any cache."""
+        """Starts nothing and connects to nothing. `root` is where lock, socket and log lie; None: outside any cache.
+
+        `cache_limit`: the most bytes that may lie below the roots of all streams.
+        """
+        self._cache_limit = cache_limit
         self._root = None if root is None else os.path.abspath(root)
         self._streams = tuple(map(_absolute, streams))
         self._job = os.urandom(8).hex() if job is None else job
@@ -88,11 +100,15 @@ class FetchClient:
         """Whether the file is on disk, whole; asks nobody."""
         return is_present(self.path(need), need.n_bytes)
 
-    def announce(self, reader: str, needs: Sequence[FileNeed]) -> None:
-        """Say what `reader` needs next, in order of first use; replaces its last list. Silent if all is on disk."""
-        if reader not in self._lists and all(map(self.is_present, needs)):
+    def announce(self, reader: str, needs: Sequence[FileNeed], held: Sequence[FileNeed] = ()) -> None:
+        """Say what `reader` needs next, in order of first use; replaces its last list.
+
+        Without a limit it is silent if all is on disk. With one the list says also what is on disk, since what is
+        needed last is deleted first, and `held` what must stay: files that the reader has open or will open soon.
+        """
+        if self._cache_limit is None and reader not in self._lists and all(map(self.is_present, needs)):
             return
-        request = Announce(reader, tuple(needs))
+        request = Announce(reader, tuple(needs), tuple(held))
         with self._lock:
             self._lists[reader] = _List(request)
         self._ask(request, f"{len(needs)} announced files to be noted")
@@ -106,12 +122,13 @@ class FetchClient:
         path = self.path(need)
         n_vanished = 0
         while not self.is_present(need):
-            if n_vanished > 2:
+            if n_vanished > (_MAX_VANISHED if self._cache_limit is None else _MAX_EVICTED):
                 raise FetchError(
                     f"{path} came {n_vanished} times and was gone or of another size each time; who else writes there?"
                 )
             stream = self._streams[need.stream]
-            self._ask(Wait(need), f"{need.name} of {stream.remote} to come to {stream.local}", timeout_s=timeout_s)
+            shown = parse_remote(stream.remote).shown
+            self._ask(Wait(need), f"{need.name} of {shown} to come to {stream.local}", timeout_s=timeout_s)
             n_vanished += 1
         return path
 
@@ -128,39 +145,73 @@ class FetchClient:
                 with contextlib.suppress(FetchError, DeadlineError):
                     self._ask(Announce(reader, ()), "a list to be dropped")
 
+    # --- bytes without their file
+
+    def read_ranges(self, spans: Sequence[Span], reason: Reason, *, due_s: float = 0.0) -> list[memoryview | None]:
+        """The bytes of all these spans, fetched at the same time; `due_s`: in how many seconds they are needed.
+
+        None at a place: not granted, or the file is there, or will be in time: then `wait` for it. Only what is AHEAD
+        may be refused. Raises what the store answers, as `wait` does.
+        """
+        return self.end_ranges(RangesTicket(ReadRanges(_ticket(), reason.value, due_s, tuple(spans))))
+
+    def begin_ranges(self, spans: Sequence[Span], reason: Reason, *, due_s: float = 0.0) -> RangesTicket:
+        """The same, begun now; `end_ranges` gives the bytes. What is never asked for is dropped with the job."""
+        ticket = RangesTicket(ReadRanges(_ticket(), reason.value, due_s, tuple(spans)))
+        hurried = replace(ticket.request, is_patient=False)
+        ticket.early = self._ask_until(hurried, "ranges to be begun", only_begin=True)
+        return ticket
+
+    def end_ranges(self, ticket: RangesTicket) -> list[memoryview | None]:
+        """The bytes that were begun, see `read_ranges`."""
+        request = ticket.request
+        done = ticket.early
+        if done is None:
+            remotes = {parse_remote(self._streams[span.need.stream].remote).shown for span in request.spans}
+            done = self._ask(request, f"{len(request.spans)} ranges of {', '.join(sorted(remotes))} to come")
+        parts: list[memoryview | None] = []
+        payload, at = memoryview(done.payload), 0
+        for n_bytes in done.value:
+            parts.append(payload[at : at + n_bytes] if n_bytes >= 0 else None)
+            at += max(0, n_bytes)
+        return parts
+
     # --- objects of a remote
 
-    def put(self, remote: str, path: str, name: str, *, attempts: int = 2) -> None:
+    def put(self, remote: str, path: str, name: str, *, attempts: int = 2, options: str = "{}") -> None:
         """Upload the file `path` as `remote/name`; done when the store has it whole."""
         location = parse_remote(remote)
         if isinstance(location, Folder):
             FolderStore(location.path).put(name, path)
         else:
-            request = Put(_ticket(), str(location), os.path.abspath(path), name, attempts)
-            self._ask(request, f"{path} to be uploaded to {remote}")
+            request = Put(_ticket(), str(location), os.path.abspath(path), name, attempts, options)
+            self._ask(request, f"{path} to be uploaded to {location.shown}")
 
-    def check(self, remote: str) -> None:
+    def check(self, remote: str, *, options: str = "{}") -> None:
         """Raise now what would keep every upload to `remote` from succeeding; a missing folder is made."""
         location = parse_remote(remote)
         if isinstance(location, Folder):
             FolderStore(location.path).check_writable()
         else:
-            self._ask(Check(_ticket(), str(location)), f"{remote} to answer")
+            self._ask(Check(_ticket(), str(location), options), f"{location.shown} to answer")
 
-    def read_object(self, remote: str, name: str, *, attempts: int = 2, timeout_s: float = 60.0) -> bytes:
+    def read_object(
+        self, remote: str, name: str, *, attempts: int = 2, timeout_s: float = 60.0, options: str = "{}"
+    ) -> bytes:
         """The bytes of a small object (up to 1 GiB)."""
         location = parse_remote(remote)
         if isinstance(location, Folder):
             return b"".join(FolderStore(location.path).get(name).chunks)
-        request = ReadObject(_ticket(), str(location), name, attempts, timeout_s)
-        return bytes(self._ask(request, f"{name} of {remote} to be read").payload)
+        request = ReadObject(_ticket(), str(location), name, attempts, timeout_s, options)
+        return bytes(self._ask(request, f"{name} of {location.shown} to be read").payload)
 
-    def list_objects(self, remote: str, *, prefix: str = "") -> list[str]:
+    def list_objects(self, remote: str, *, prefix: str = "", options: str = "{}") -> list[str]:
         """The names, relative to `remote`, of all objects below the folder `prefix`, at any depth, sorted."""
         location = parse_remote(remote)
         if isinstance(location, Folder):
             return sorted(facts.name for facts in FolderStore(location.path).list(prefix))
-        names: list[str] = self._ask(ListObjects(_ticket(), str(location), prefix), f"{remote} to be listed").value
+        request = ListObjects(_ticket(), str(location), prefix, options)
+        names: list[str] = self._ask(request, f"{location.shown} to be listed").value
         return names
 
     def progress(self) -> dict[str, Any]:
@@ -199,11 +250,11 @@ class FetchClient:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self._root, "streams": self._streams, "job": self._job, "deadline_s": self._deadline_s}
+        names = ("_root", "_streams", "_job", "_deadline_s", "_cache_limit")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._root, self._streams, self._job = state["root"], state["streams"], state["job"]
-        self._deadline_s = state["deadline_s"]
+        self.__dict__.update(state)
         self._begin()
 
     def _begin(self) -> None:
@@ -231,6 +282,14 @@ class FetchClient:
 
     def _ask(self, request: Request, what: str, *, timeout_s: float | None = None) -> Done:
         """The answer to a request, whatever happens to the fetcher meanwhile; what it failed with is raised."""
+        done = self._ask_until(request, what, timeout_s=timeout_s)
+        assert done is not None
+        return done
+
+    def _ask_until(
+        self, request: Request, what: str, *, timeout_s: float | None = None, only_begin: bool = False
+    ) -> Done | None:
+        """The same; with `only_begin` None as soon as the fetcher has taken it up."""
         clock = _Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
         n_deaths, n_closed = 0, self._n_closed
         while True:
@@ -251,6 +310,8 @@ class FetchClient:
                 return answer
             if isinstance(answer, Failed):
                 raise answer.error
+            if only_begin:
+                return None
             clock.moved(answer.token)
             if clock.is_over():
                 raise DeadlineError(
@@ -339,7 +400,7 @@ class FetchClient:
     def _greet(self, place: Place) -> _Connection:
         connection = _Connection(connect(place, timeout_s=SLICE_S + _ANSWER_S))
         try:
-            answer = connection.exchange(Hello(PROTOCOL, VERSION, self._job, self._streams))
+            answer = connection.exchange(self._hello())
         except TimeoutError as error:
             raise DeadlineError(
                 f"the fetcher at {place.socket} accepted a connection and then said nothing for "
@@ -357,6 +418,10 @@ class FetchClient:
         with self._lock:
             self._connections.add(connection)
         return connection
+
+    def _hello(self) -> Hello:
+        limit = -1 if self._cache_limit is None else self._cache_limit
+        return Hello(PROTOCOL, VERSION, self._job, self._streams, limit, registered_stores())
 
     def _place(self) -> Place:
         if self._in_root and self._root is not None:
@@ -410,6 +475,14 @@ class _Connection:
         return not look.poll(0)  # nothing is due, so what can be read is the end
 
 
+class RangesTicket:
+    """Ranges that were begun, and their bytes if they came at once."""
+
+    def __init__(self, request: ReadRanges) -> None:
+        self.request = request
+        self.early: Done | None = None
+
+
 class _List:
     """What a reader announced, and to which life of the fetcher; "" while it is on its way for the first time."""
 
@@ -443,13 +516,9 @@ class _NoneListensError(Exception):
 
 def _absolute(stream: StreamConfig) -> StreamConfig:
     """The configuration in words that mean the same in any working directory; a scheme we cannot read is refused."""
-    return StreamConfig(
-        remote=str(parse_remote(stream.remote)),
-        local=os.path.abspath(stream.local),
-        download_retry=stream.download_retry,
-        download_timeout=stream.download_timeout,
-        keep_zip=stream.keep_zip,
-    )
+    local = os.path.abspath(stream.local)
+    root = os.path.abspath(stream.root) if stream.root else local
+    return replace(stream, remote=str(parse_remote(stream.remote)), local=local, root=root)
 
 
 def _ticket() -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streaming.errors import (
     MissingExtraError,
     NoRoomError,
+    NotYetError,
     ObjectForbiddenError,
     ObjectMissingError,
     OptionError,
@@ -26,6 +27,7 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.storage.s3 import Identity, S3Settings, s3_settings
+from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.url import Bucket
 
@@ -43,6 +45,13 @@ _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]{1,300})</Message>")
 _OF_CREDENTIALS: Final = re.compile(r"Error performing [A-Z]+ \S*(?:/latest/(?:api|meta-data)/|//169\.254\.|//sts\.)")
+
+
+def open_s3(location: Bucket, settings: StoreSettings) -> BucketStore:
+    """An Opener."""
+    if settings.options:
+        raise NotYetError("storage_options are not built yet")
+    return open_bucket(location, settings.environment, timeout_s=settings.timeout_s, for_uploads=settings.for_uploads)
 
 
 def open_bucket(

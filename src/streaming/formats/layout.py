@@ -65,9 +65,7 @@ class Layout:
 
 
 LAYOUTS: Final[dict[str, Layout]] = {
-    "mds": Layout(
-        "data", mds.header_bytes, mds.record_offsets, mds.offset_bytes, mds.record_bounds, mds.mds_decoder
-    ),
+    "mds": Layout("data", mds.header_bytes, mds.record_offsets, mds.offset_bytes, mds.record_bounds, mds.mds_decoder),
 }
 _LATER: Final = frozenset(("json", "xsv", "csv", "tsv"))
 

@@ -8,19 +8,22 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from streaming.errors import OptionError
+from streaming.storage.below import Below
 from streaming.storage.local import FolderStore
 from streaming.storage.registry import load_opener
 from streaming.storage.schemes import scheme_named
 from streaming.storage.settings import Opener, StoreSettings
 from streaming.storage.store import Store
-from streaming.storage.url import Folder, parse_remote
+from streaming.storage.url import Bucket, Folder, parse_remote
 
 __all__ = ["Opener", "StoreSettings", "Stores", "open_store"]
 
 _UPLOAD_S: Final = 300.0  # for one part of an upload, whose time-out counts the sending too
+_SHARED: Final = frozenset({"s3", "gs", "gcs", "oss", "r2"})  # whose clients are of a bucket, whatever the prefix
 _N_OPEN: Final = 512  # credentials that are renewed every hour must not pile up old stores
 
 
@@ -56,6 +59,9 @@ class Stores:
         return self._open(remote, StoreSettings(options or {}, self._environment, _UPLOAD_S, for_uploads=True))
 
     def _open(self, remote: str, settings: StoreSettings) -> Store:
+        location = parse_remote(remote)
+        if isinstance(location, Bucket) and location.scheme in _SHARED and location.prefix:
+            return Below(self._open(str(replace(location, prefix="")), settings), location.prefix)
         key = (remote, settings.timeout_s, settings.for_uploads, _digest(settings.options))
         with self._lock:
             store = self._stores.get(key)

@@ -23,7 +23,6 @@ from streaming.storage.url import Bucket, Folder, parse_remote
 __all__ = ["Opener", "StoreSettings", "Stores", "open_store"]
 
 _UPLOAD_S: Final = 300.0  # for one part of an upload, whose time-out counts the sending too
-_SHARED: Final = frozenset({"s3", "gs", "gcs", "oss", "r2"})  # whose clients are of a bucket, whatever the prefix
 _N_OPEN: Final = 512  # credentials that are renewed every hour must not pile up old stores
 
 
@@ -59,21 +58,26 @@ class Stores:
         return self._open(remote, StoreSettings(options or {}, self._environment, _UPLOAD_S, for_uploads=True))
 
     def _open(self, remote: str, settings: StoreSettings) -> Store:
-        location = parse_remote(remote)
-        if isinstance(location, Bucket) and location.scheme in _SHARED and location.prefix:
-            return Below(self._open(str(replace(location, prefix="")), settings), location.prefix)
         key = (remote, settings.timeout_s, settings.for_uploads, _digest(settings.options))
         with self._lock:
             store = self._stores.get(key)
             if store is not None:
                 self._stores.move_to_end(key)
                 return store
-        opened = open_store(remote, settings)  # may ask the network; two threads may both make one, one of them is kept
+        opened = self._new(remote, settings)  # may ask the network; two threads may both make one, one of them is kept
         with self._lock:
             store = self._stores.setdefault(key, opened)
             while len(self._stores) > _N_OPEN:
                 self._stores.popitem(last=False)
         return store
+
+    def _new(self, remote: str, settings: StoreSettings) -> Store:
+        location = parse_remote(remote)
+        if isinstance(location, Bucket) and location.prefix:
+            row = scheme_named(location.scheme)
+            if row is not None and row.is_shared:
+                return Below(self._open(str(replace(location, prefix="")), settings), location.prefix)
+        return open_store(remote, settings)
 
 
 def _digest(options: Mapping[str, Any]) -> bytes:

@@ -22,8 +22,8 @@ _NO_CONNECTION: Final = {
     "Unreachable": "network unreachable",
 }
 _OF_CREDENTIALS: Final = re.compile(
-    r"performing token request|Error performing [A-Z]+ \S*(?:/latest/(?:api|meta-data)/|/computeMetadata/|//169\.254\.|"
-    r"//sts\.|/oauth2/)|azure cli|az account get-access-token",
+    r"performing token request|performing POST REDACTED|azure cli|az account get-access-token|"
+    r"Error performing [A-Z]+ \S*(?:/latest/(?:api|meta-data)/|/computeMetadata/|//169\.254\.|//sts\.|/oauth2/)",
     re.IGNORECASE,
 )
 

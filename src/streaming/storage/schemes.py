@@ -35,6 +35,7 @@ class Scheme:
     opener: str | None  # "package.module:name" of an Opener; None: a later version has it
     options: frozenset[str] | None = frozenset()  # what `storage_options` may hold; None: its opener's own affair
     is_azure: bool = False  # the container may stand in the authority or behind a host (see azure_place)
+    is_shared: bool = False  # one client serves all prefixes of a bucket
 
 
 _TRANSPORT: Final = frozenset({"proxy", "no_proxy", "ca_bundle", "connect_timeout", "read_timeout"})
@@ -69,9 +70,9 @@ _WEB_OPENER: Final = "streaming.storage.web:open_web"
 
 _BUCKET, _HOST, _NONE = Authority.BUCKET, Authority.HOST, Authority.NONE
 _BUILT_IN: Final[Mapping[str, Scheme]] = {
-    "s3": Scheme(_BUCKET, "s3://bucket/prefix", "streaming.storage.s3:open_s3", _S3),
-    "gs": Scheme(_BUCKET, "gs://bucket/prefix", _GCS_OPENER, _GCS),
-    "gcs": Scheme(_BUCKET, "gcs://bucket/prefix", _GCS_OPENER, _GCS),
+    "s3": Scheme(_BUCKET, "s3://bucket/prefix", "streaming.storage.s3:open_s3", _S3, is_shared=True),
+    "gs": Scheme(_BUCKET, "gs://bucket/prefix", _GCS_OPENER, _GCS, is_shared=True),
+    "gcs": Scheme(_BUCKET, "gcs://bucket/prefix", _GCS_OPENER, _GCS, is_shared=True),
     "azure": Scheme(_BUCKET, "azure://container/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
     "azure-dl": Scheme(_BUCKET, "azure-dl://filesystem/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
     "az": Scheme(_BUCKET, "az://container/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
@@ -80,8 +81,8 @@ _BUILT_IN: Final[Mapping[str, Scheme]] = {
     "http": Scheme(_HOST, "http://host/folder", _WEB_OPENER, _WEB),
     "https": Scheme(_HOST, "https://host/folder", _WEB_OPENER, _WEB),
     "oci": Scheme(_BUCKET, "oci://bucket@namespace/prefix", None, _S3),
-    "oss": Scheme(_BUCKET, "oss://bucket/prefix", None, _S3),
-    "r2": Scheme(_BUCKET, "r2://bucket/prefix", None, _S3),
+    "oss": Scheme(_BUCKET, "oss://bucket/prefix", None, _S3, is_shared=True),
+    "r2": Scheme(_BUCKET, "r2://bucket/prefix", None, _S3, is_shared=True),
     "sftp": Scheme(_HOST, "sftp://user@host/folder", None, _SFTP),
     "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", None, _TRANSPORT | {"token"}),
     "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", None),

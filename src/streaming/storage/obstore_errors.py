@@ -6,7 +6,7 @@ import errno
 import re
 from typing import Final
 
-from streaming.errors import NoRoomError, ObjectForbiddenError, TransferDamagedError
+from streaming.errors import NoRoomError, ObjectForbiddenError, StorageError, TransferDamagedError
 from streaming.storage.meaning import Answer, Meaning, broken_off, meaning_of, read_answer, unreachable
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
@@ -71,6 +71,9 @@ def _without_answer(text: str) -> Meaning:
     if "kind: Connect" in text:
         why = next((words for sign, words in _NO_CONNECTION.items() if sign in text), "")
         return unreachable(f"no connection to the store{f' ({why})' if why else ''}")
+    if "Could not parse path" in text:
+        what = f"its client takes no such name ({first_line(text)})"
+        return Meaning(StorageError, what, "names have no empty parts, no '.' or '..', and no control characters")
     if "Wanted range" in text:
         return meaning_of(Answer(416), has_credentials=False)
     if _NO_SUCH_ANSWER.search(text):

@@ -28,7 +28,7 @@ from streaming.storage.settings import StoreSettings
 
 _CHUNK_BYTES: Final = 1 << 18
 _ERROR_BYTES: Final = 1 << 14  # as much of an error body as is read
-_N_KEPT: Final = 64  # connections per host
+_N_KEPT: Final = 128  # connections per host
 _N_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _ASKING: Final = ("GET", "HEAD")

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import context
 from typing import Any, Final, Self
@@ -55,7 +55,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     Arguments, all by keyword:
 
     - `streams`, or one stream by `remote`, `local`, `split`: see `Stream`. The same for `download_retry`,
-      `download_timeout`, `validate_hash`, `keep_zip`, which are what a stream leaves open.
+      `download_timeout`, `validate_hash`, `keep_zip`, `storage_options`, which are what a stream leaves open.
     - `batch_size`: samples per rank in a batch. Without it the batch size of a `StreamingDataLoader` counts, else 1.
     - `epoch_size` (or `samples_per_epoch`): samples in an epoch, as a number or `"64M"`; None: what the weights of the
       streams come to. `sampling_method`: which part of a stream an epoch takes, another in each (`balanced`) or always
@@ -108,6 +108,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         remainder: str = "pad",
         samples_per_epoch: int | str | None = None,
         world: World | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         _refuse_what_is_not_built(cache_limit=cache_limit, stream_name=stream_name)
         if partition_algo not in ("relaxed", "orig"):
@@ -130,7 +131,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             sampling_granularity=sampling_granularity,
         )
         self.streams = _streams(streams, stream_config or {}, remote=remote, local=local, split=split)
-        defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip)
+        defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip, storage_options)
         places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
         self._store = SampleStore(places, allow_unsafe_types=allow_unsafe_types)
         self._schedule = Schedule(

@@ -142,12 +142,27 @@ class ObjectForbiddenError(StorageError, PermissionError):
     """The store knows the object but refuses it to these credentials."""
 
 
+class CredentialsExpiredError(ObjectForbiddenError):
+    """These credentials are not valid any more (or not taken at all): new ones may be."""
+
+
+class StoreMovedError(StorageError):
+    """The bucket is elsewhere: another region, another endpoint."""
+
+
 class StoreUnreachableError(StorageError, ConnectionError):
     """No answer from the store: wrong endpoint, no network, connection refused."""
 
 
 class StoreBusyError(StorageError, ConnectionError):
     """The store asked to slow down or failed on its side (429, 5xx) until the attempts were used up."""
+
+    retry_after_s: float | None = None  # how long it asked us to wait, where its client can tell
+    is_throttled: bool = False  # it asked us to slow down; else it failed
+
+
+class StoreCannotError(StorageError, NotImplementedError):
+    """This kind of store has no such operation (a web server has no list, for instance)."""
 
 
 class TransferDamagedError(StorageError):
@@ -156,6 +171,18 @@ class TransferDamagedError(StorageError):
 
 class NoRoomError(StorageError):
     """The local disk has no room for a shard."""
+
+
+class CacheTakenError(StorageError):
+    """The cache folder is a copy of another remote."""
+
+
+class CredentialsWantedError(StorageError):
+    """The store cannot be asked before the user's function has given credentials. Never reaches the user."""
+
+
+class CacheWriteError(StorageError):
+    """This user cannot write the cache folder: what is there is read, the rest comes without it."""
 
 
 class IndexMissingError(StreamingError, RuntimeError):

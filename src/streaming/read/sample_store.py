@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.errors import CacheTakenError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import StreamConfig
 from streaming.order import Catalog
 from streaming.read.catalog_loader import StreamFiles, catalog_of, load_streams
-from streaming.read.place import Place
+from streaming.read.place import Place, own_folder
 from streaming.read.shard_files import ShardFiles
 from streaming.read.shard_reader import Sample, ShardPool
+
+_MAX_TAKEN: Final = 3
 
 
 class SampleStore:
@@ -24,10 +27,7 @@ class SampleStore:
     """
 
     def __init__(self, places: Sequence[Place], *, allow_unsafe_types: bool, allow_empty: bool = False) -> None:
-        # One fetcher for all streams, at the root of the first that needs fetching.
-        root = next((place.root for place in places if place.source is None), places[0].root)
-        client = FetchClient(root, [_config(place) for place in places])
-        streams = load_streams(places, client, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
+        client, streams = _loaded(places, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
         self._open(client, streams, allow_unsafe_types)
 
     def _open(self, client: FetchClient, streams: Sequence[StreamFiles], allow_unsafe_types: bool) -> None:
@@ -65,6 +65,25 @@ class SampleStore:
         self.client.close()
 
 
+def _loaded(
+    places: Sequence[Place], *, allow_unsafe_types: bool, allow_empty: bool
+) -> tuple[FetchClient, list[StreamFiles]]:
+    """The client for all streams and their indexes, each in a cache folder that holds no other remote's files."""
+    for attempt in range(_MAX_TAKEN):
+        places = [own_folder(place) for place in places]
+        # One fetcher for all streams, at the root of the first that needs fetching.
+        root = next((place.root for place in places if place.source is None), places[0].root)
+        providers = {number: place.credentials for number, place in enumerate(places) if place.credentials is not None}
+        client = FetchClient(root, [_config(place) for place in places], providers=providers)
+        try:
+            return client, load_streams(places, client, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
+        except CacheTakenError:  # by another job, between our look and our transfer: look again
+            client.close()
+            if attempt + 1 == _MAX_TAKEN:
+                raise
+    raise AssertionError("unreachable")
+
+
 def _config(place: Place) -> StreamConfig:
     return StreamConfig(
         remote=place.remote,
@@ -72,4 +91,6 @@ def _config(place: Place) -> StreamConfig:
         download_retry=place.download_retry,
         download_timeout=place.download_timeout,
         keep_zip=place.keep_zip,
+        root=place.root,
+        options=place.options,
     )

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from streaming.errors import (
@@ -17,7 +17,7 @@ from streaming.errors import (
     StorageError,
     TransferDamagedError,
 )
-from streaming.storage.store import Content, ObjectFacts
+from streaming.storage.store import Content, ObjectFacts, Part
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -42,18 +42,22 @@ class FolderStore:
             raise
         return Content(facts, offset, _FileChunks(self._path(name), file, offset, facts.n_bytes))
 
-    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
         with self._told(name):
             file = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
             try:
-                got = [os.pread(file, end - begin, begin) for begin, end in ranges]
+                facts = _facts(name, os.fstat(file))
+                data = os.pread(file, end - begin, begin)
             finally:
                 os.close(file)
-        for (begin, end), part in zip(ranges, got):
-            if len(part) != end - begin:
-                raise TransferDamagedError(f"{self._path(name)} ends before byte {end}: it was cut")
-        return got
+        if version is not None and version != facts.version:
+            raise TransferDamagedError(f"{self._path(name)} changed while it was read")
+        if len(data) != end - begin:
+            raise TransferDamagedError(
+                f"{self._path(name)} has {facts.n_bytes} bytes; bytes up to {end} were asked for: was it cut?"
+            )
+        return Part(facts, data)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store."""

@@ -7,7 +7,7 @@ calls it tries again. `tests/contracts` has the suite that each store passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +30,14 @@ class Content:
     chunks: Iterator[bytes | memoryview]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of an object, whole, and what the object is."""
+
+    facts: ObjectFacts
+    data: bytes
+
+
 class Store(Protocol):
     """Objects below one place. Thread-safe. Names are relative, with `/` between parts."""
 
@@ -37,8 +45,11 @@ class Store(Protocol):
         """The object from byte `offset` on; with `version`, TransferDamagedError if it is another one by now."""
         ...
 
-    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes from each first to below each second number, in that order; all there or TransferDamagedError."""
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
+        """The bytes from `begin` to below `end`, in one request; as many as asked for, or TransferDamagedError.
+
+        With `version` also TransferDamagedError if the object is another one by now.
+        """
         ...
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:

@@ -27,7 +27,7 @@ class Recorder(FetchClient):
         super().__init__(cache, [StreamConfig(remote="/nowhere", local=cache)])
         self.lists: list[list[str]] = []
 
-    def announce(self, reader: str, needs: Sequence[FileNeed]) -> None:
+    def announce(self, reader: str, needs: Sequence[FileNeed], held: Sequence[FileNeed] = ()) -> None:
         self.lists.append([need.name for need in needs])
 
 

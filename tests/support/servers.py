@@ -1,0 +1,27 @@
+"""Real servers for tests: without its program a test is skipped, but fails where CI is set."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TypeVar
+
+import pytest
+
+from streaming.errors import MissingExtraError
+from streaming.testing.program import MissingProgramError
+
+T = TypeVar("T")
+
+
+def started(server: contextlib.AbstractContextManager[T]) -> Iterator[T]:
+    """The running server, for a fixture to yield from."""
+    with contextlib.ExitStack() as stack:
+        try:
+            running = stack.enter_context(server)
+        except (MissingExtraError, MissingProgramError) as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no server: {error}")
+        yield running

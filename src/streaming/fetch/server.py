@@ -10,13 +10,11 @@ import select
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 from streaming.errors import FetchError, StoreCannotError, StreamingError
 from streaming.fetch.attempts import Patience, attempted
 from streaming.fetch.credentials import Credentials
-from streaming.fetch.engine import Engine
 from streaming.fetch.errands import Errands
 from streaming.fetch.meeting import peer_uid
 from streaming.fetch.protocol import (
@@ -44,10 +42,9 @@ from streaming.fetch.protocol import (
     receive_request,
     send_answer,
 )
-from streaming.fetch.ranges import Ranges, Wanted
-from streaming.fetch.tally import Tally
-from streaming.fetch.transfer import FileTask, Means, Moved, lane_key
-from streaming.storage.connect import Stores
+from streaming.fetch.ranges import Wanted
+from streaming.fetch.services import Services
+from streaming.fetch.transfer import FileTask, Moved, lane_key
 from streaming.storage.registry import register_all
 from streaming.storage.url import parse_remote
 
@@ -59,50 +56,53 @@ _N_UPLOADS: Final = 8  # and the like at once; each upload holds 32 MiB
 _N_RANGE_READERS: Final = 256  # waiting at once; what they share is the connections
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What requests are turned into calls of."""
-
-    engine: Engine
-    ranges: Ranges
-    stores: Stores
-    means: Means
-    tally: Tally
-
-
 class Server:
-    """Owns the listening socket and its connections."""
+    """Owns the connections of clients."""
 
-    def __init__(self, ear: socket.socket, services: Services) -> None:
-        self._ear, self._services, self._engine, self._stores = ear, services, services.engine, services.stores
+    def __init__(self, services: Services) -> None:
+        self._services, self._engine, self._stores = services, services.engine, services.stores
         self._errands, self._range_errands = Errands(_N_UPLOADS), Errands(_N_RANGE_READERS)
         self._instance = os.urandom(8).hex()
         self._wake_from, self._wake = socket.socketpair()
         self._wake.setblocking(False)
-        ear.setblocking(False)
 
-    def serve(self) -> None:
-        """Answer until nobody has been connected for long enough."""
+    def serve(self, ear: socket.socket) -> None:
+        """Answer all who come by this listening socket, until nobody has been connected for long enough."""
+        ear.setblocking(False)
+        while not self._passed([ear]):
+            try:
+                peer, _ = ear.accept()
+            except BlockingIOError:
+                continue
+            except OSError:  # gone again, or no descriptor left: those who wait keep waiting
+                time.sleep(_PAUSE_S)
+                continue
+            threading.Thread(target=self.serve_peer, args=(peer,), name="client", daemon=True).start()
+
+    def keep_time(self) -> None:
+        """Do for ever what is due at some time; for a server whose peers are brought to it."""
+        while True:
+            self._passed([])
+
+    def _passed(self, ears: list[socket.socket]) -> bool:
+        """Wait until something is due, or one of `ears` is called; whether this is the end."""
         while True:
             is_over, pause_s, jobs_gone = self._engine.passed()
             for job in jobs_gone:
                 self._errands.forget(job)
                 self._range_errands.forget(job)
                 self._services.means.wallet.forget(job)
-            if is_over:
-                return
-            ready, _, _ = select.select([self._ear, self._wake_from], [], [], pause_s)
+            if is_over and ears:
+                return True
+            # Without an ear nobody ends us: what is over stays over, and the next peer is the next event.
+            ready, _, _ = select.select([*ears, self._wake_from], [], [], None if is_over else pause_s)
             if self._wake_from in ready:
                 self._wake_from.recv(4096)
-            if self._ear in ready:
-                try:
-                    peer, _ = self._ear.accept()
-                except OSError:  # gone again, or no descriptor left: those who wait keep waiting
-                    time.sleep(_PAUSE_S)
-                    continue
-                threading.Thread(target=self._serve_peer, args=(peer,), name="client", daemon=True).start()
+            if ears and ears[0] in ready:
+                return False
 
-    def _serve_peer(self, peer: socket.socket) -> None:
+    def serve_peer(self, peer: socket.socket) -> None:
+        """Converse with one client until it ends."""
         with contextlib.suppress(OSError), peer:
             if peer_uid(peer) != os.geteuid():
                 return

@@ -230,7 +230,7 @@ def test_clients_come_and_go_without_a_trace(tmp_path: Path) -> None:
                 client.close()
             del client
         gc.collect()
-        assert len(os.listdir("/proc/self/fd")) == n_open
+        assert len(os.listdir("/proc/self/fd")) <= n_open
         assert threading.active_count() == n_threads
         assert needs
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streaming.errors import FetchError, StreamingError
+from streaming.errors import FetchError, StoreCannotError, StreamingError
 from streaming.fetch.attempts import Patience, attempted
 from streaming.fetch.credentials import Credentials
 from streaming.fetch.engine import Engine
@@ -187,7 +187,8 @@ class Server:
         options = json.loads(errand.options)
         if isinstance(errand, Check):
             self._stores.open_for_uploads(errand.remote, options)  # refuses settings that no upload can honour
-            next(iter(self._stores.open(errand.remote, _CHECK_S, options).list()), None)
+            with contextlib.suppress(StoreCannotError):  # a web server has no list
+                next(iter(self._stores.open(errand.remote, _CHECK_S, options).list()), None)
             return Done()
         shown = parse_remote(errand.remote).shown
         if isinstance(errand, ListObjects):

@@ -273,7 +273,7 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
     """The bytes of an object, resumed where a connection broke; as many as the index states, or an error."""
     task, store, lane, moved = source.task, source.store, source.lane, source.moved
     content = store.get(name)
-    lane.answered()
+    lane.answered(time.monotonic())  # a long transfer is a sign of life from its beginning on
     facts, n_got, n_resumed_at = content.facts, 0, 0
     _check_size(task, facts.n_bytes, n_bytes, name)
     shown = f"{task.shown_remote}/{name}"

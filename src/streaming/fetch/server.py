@@ -51,6 +51,7 @@ from streaming.storage.url import parse_remote
 _HELLO_S: Final = 10.0  # for a peer to say who it is
 _SEND_S: Final = 60.0  # for a peer to take an answer
 _CHECK_S: Final = 60.0  # for a store to say what it has
+_LIST_ATTEMPTS: Final = 2
 _PAUSE_S: Final = 0.05
 _N_UPLOADS: Final = 8  # and the like at once; each upload holds 32 MiB
 _N_RANGE_READERS: Final = 256  # waiting at once; what they share is the connections
@@ -189,20 +190,30 @@ class Server:
             with contextlib.suppress(StoreCannotError):  # a web server has no list
                 next(iter(self._stores.open(errand.remote, _CHECK_S, options).list()), None)
             return Done()
-        if isinstance(errand, ListObjects):
-            store = self._stores.open(errand.remote, _CHECK_S, options)
-            return Done(sorted(facts.name for facts in store.list(errand.prefix)))
         shown = parse_remote(errand.remote).shown
-        what = f"{errand.path} to {shown}" if isinstance(errand, Put) else f"{errand.name} of {shown}"
+        if isinstance(errand, ListObjects):
+            what, n_attempts = f"the list of {shown}", _LIST_ATTEMPTS
+        else:
+            what = f"{errand.path} to {shown}" if isinstance(errand, Put) else f"{errand.name} of {shown}"
+            n_attempts = errand.attempts
 
         def attempt(_: int) -> Done:
             moved.n_attempts += 1
+            if isinstance(errand, ListObjects):
+                return self._list(errand, options, moved)
             if isinstance(errand, Put):
                 return self._put(errand, options, moved)
             return self._read(errand, options, moved)
 
         lane = self._services.means.lanes.lane(lane_key(errand.remote))
-        return attempted(what, Patience(errand.attempts), lane, attempt, rng=random.Random())
+        return attempted(what, Patience(n_attempts), lane, attempt, rng=random.Random())
+
+    def _list(self, errand: ListObjects, options: dict[str, Any], moved: Moved) -> Done:
+        names = []
+        for facts in self._stores.open(errand.remote, _CHECK_S, options).list(errand.prefix):
+            names.append(facts.name)
+            moved.n_bytes += 1  # a long list comes in many answers: whoever waits sees that it moves
+        return Done(sorted(names))
 
     def _put(self, errand: Put, options: dict[str, Any], moved: Moved) -> Done:
         def read(n_bytes: int) -> None:

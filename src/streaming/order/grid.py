@@ -36,8 +36,8 @@ class LaneGrid:
         """Canonical node of every position and its rank there. int64 (position,) -> two of the same."""
         if self.n_lanes == 1:
             return np.zeros(len(positions), np.int64), positions
-        ranks, residues = np.divmod(positions, self.n_lanes)
-        return self.lane_of_residue[residues], ranks
+        ranks = positions // self.n_lanes
+        return self.lane_of_residue[positions - ranks * self.n_lanes], ranks  # several times as fast as divmod
 
     def first_ranks(self, lanes: NDArray[np.int64], position: int) -> NDArray[np.int64]:
         """The rank that each canonical node has at its first position not below `position`. (lane,) -> (lane,)."""

@@ -25,6 +25,8 @@ from streaming.order.shuffle.window import NO_SAMPLES, Load, Samples, step
 FRACTION_BITS: Final = 20
 _NEVER: Final = (1 << 63) - 1
 _SMALLEST_STEP: Final = 4096
+_USUAL_STEP: Final = 1 << 15
+"""What a walk that is under way takes in at a time, at least: steps of a tenth would cost 1.6 times as much."""
 _BLOCK: Final = 1 << 14
 
 
@@ -42,7 +44,7 @@ class Ring:
         self._start = (middle_twice - self._span) << (FRACTION_BITS - 1)
         self._end = (middle_twice + self._span) << (FRACTION_BITS - 1)
         self._widest = int(self._span.max(initial=0))
-        self._largest_step = max(_SMALLEST_STEP, 2 * (self._widest - int(n_rows.max(initial=0))))
+        self._largest_step = max(_USUAL_STEP, 2 * (self._widest - int(n_rows.max(initial=0))))
         # Runs before `head` start below the seam, runs from `tail` on end beyond it.
         self._head = int(np.searchsorted(self._start, 0, "left"))
         self._tail = int(np.searchsorted(self._end, self._top, "right"))
@@ -165,8 +167,7 @@ class Ring:
 
     def _on_lane(self, ring_places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places of the canonical node from ring places; in place."""
-        if ring_places.min() < 0:
+        if ring_places.view(np.uint64).max() >= self._n:  # as one below 0 is huge there
             ring_places[ring_places < 0] += self._n
-        if ring_places.max() >= self._n:
             ring_places[ring_places >= self._n] -= self._n
         return ring_places

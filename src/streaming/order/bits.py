@@ -82,6 +82,13 @@ def chained_bits(words: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDAr
     return mix64(mixed)
 
 
+def keyed_order(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The stable order of random words. uint64 (any,) -> int64 (any,). A fifth of the time of a stable sort."""
+    order = np.argsort(words)
+    in_order = words[order]
+    return np.argsort(words, kind="stable") if (in_order[1:] == in_order[:-1]).any() else order
+
+
 def smallest_type(stop: int) -> type[np.integer[Any]]:
     """A type for numbers from 0 to below `stop`: of 8 or 16 bits where they do, as those are stably sorted by radix."""
     return np.uint8 if stop <= 1 << 8 else np.uint16 if stop <= 1 << 16 else np.int64

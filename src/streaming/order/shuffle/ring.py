@@ -64,15 +64,17 @@ class Ring:
         """See LaneShuffle. What no later run can precede is handed out; the rest waits for the next step."""
         run, waiting, n_unseen = self._entry(rank)
         late_comes = len(self._late) > 0
+        # At first up to the runs that start beyond where `rank` likely lies: with all before it, and not much more.
+        stop = int(np.searchsorted(self._start, (rank + _SMALLEST_STEP) << FRACTION_BITS, "left"))
         step_rows = max(_SMALLEST_STEP, self._largest_step // 4)
         while run < len(self._n_rows) or len(waiting) or late_comes:
-            stop = int(np.searchsorted(self._offsets, self._offsets[run] + step_rows, "left"))
             stop = min(max(stop, run + 1), len(self._n_rows))
             add_late = late_comes and bool(self._lowest[stop] == self._late_lowest)
             late_comes = late_comes and not add_late
             limit = int(self._lowest[stop] if late_comes else self._start_or_never[stop])
             done = step(waiting, self._load(run, stop, add_late), limit, n_unseen)
             run, waiting, n_unseen = stop, done.waiting, done.n_unseen
+            stop = int(np.searchsorted(self._offsets, self._offsets[run] + step_rows, "left"))
             step_rows = min(2 * step_rows, self._largest_step)
             if len(done.places):
                 yield self._on_lane(done.places)

@@ -1,0 +1,207 @@
+"""Connections to an SFTP server through paramiko: who is asked, as whom, and a bounded pool of them."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from streaming.errors import (
+    ObjectForbiddenError,
+    OptionError,
+    StorageError,
+    StoreBusyError,
+    StoreUnreachableError,
+)
+from streaming.storage.options import first_set, home, text_option
+from streaming.storage.settings import StoreSettings
+from streaming.storage.sftp_session import SftpRefusedError, SftpSession
+from streaming.storage.url import Bucket
+
+if TYPE_CHECKING:
+    from paramiko import SSHClient
+
+_WINDOW_BYTES: Final = 1 << 23  # of a channel: what the server may send before it is told to go on
+_KEEPALIVE_S: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Whom to connect to, as whom."""
+
+    host: str
+    port: int
+    user: str
+    password: str | None = field(repr=False)
+    key_file: str | None
+    passphrase: str | None = field(repr=False)
+    known_hosts_file: str | None  # None: the system's and the user's
+    home: str
+
+    def __str__(self) -> str:
+        return f"sftp://{self.host}:{self.port}"
+
+
+def login_of(location: Bucket, settings: StoreSettings) -> Login:
+    """What URL, options (which win) and variables say. Raises OptionError."""
+    options, environment = settings.options, settings.environment
+    person, _, machine = location.name.rpartition("@")
+    user, _, password = person.partition(":")
+    host, port = _host_and_port(machine)
+    return Login(
+        host,
+        port,
+        text_option(options, "username") or user or getpass.getuser(),
+        text_option(options, "password") or password or None,
+        text_option(options, "key_file") or first_set(environment, "COMPOSER_SFTP_KEY_FILE"),
+        text_option(options, "passphrase"),
+        text_option(options, "known_hosts_file") or first_set(environment, "COMPOSER_SFTP_KNOWN_HOSTS_FILE"),
+        home(environment),
+    )
+
+
+def _host_and_port(machine: str) -> tuple[str, int]:
+    host, colon, port = machine.rpartition(":") if not machine.endswith("]") else (machine, "", "")
+    if not colon:
+        host, port = machine, "22"
+    if not host.strip("[]"):
+        raise OptionError("the sftp URL names no host; write 'sftp://user@host/path'")
+    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
+        raise OptionError(f"the port of the sftp URL must be a number from 1 to 65535, got {port!r}")
+    return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    client: SSHClient
+    session: SftpSession
+
+    def is_alive(self) -> bool:
+        transport = self.client.get_transport()
+        return transport is not None and transport.is_active()
+
+
+class Pool:
+    """Owns connections: at most so many at a time, those at rest for the next call."""
+
+    def __init__(self, connect: Callable[[], Connection], limit: int, login: Login, timeout_s: float) -> None:
+        self._connect, self._limit, self._login, self._timeout_s = connect, limit, login, timeout_s
+        self._free_places = threading.Semaphore(limit)
+        self._resting: list[Connection] = []  # appended and popped from many threads, each in one step
+
+    def take(self) -> Connection:
+        """A connection that nobody else has; it is given back, or dropped."""
+        if not self._free_places.acquire(timeout=self._timeout_s):
+            raise StoreBusyError(
+                f"{self._login}: none of {self._limit} connections came free in {self._timeout_s:.0f} s; allow more "
+                "by the storage option 'max_connections'"
+            )
+        try:
+            while self._resting:
+                with contextlib.suppress(IndexError):
+                    connection = self._resting.pop()
+                    if connection.is_alive():
+                        return connection
+                    connection.client.close()
+            return self._connect()
+        except BaseException:
+            self._free_places.release()
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        """It rests between two requests."""
+        self._resting.append(connection)
+        self._free_places.release()
+
+    def drop(self, connection: Connection) -> None:
+        """Answers are under way on it that nobody wants, or it is broken."""
+        connection.client.close()
+        self._free_places.release()
+
+    @contextlib.contextmanager
+    def dropped_on_error(self, connection: Connection) -> Iterator[None]:
+        """Give it back or drop it if the block raises; a refusal of ours or the server's leaves it whole."""
+        try:
+            yield
+        except (StorageError, SftpRefusedError):
+            self.give_back(connection)
+            raise
+        except BaseException:
+            self.drop(connection)
+            raise
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[SftpSession]:
+        """A session for a block."""
+        connection = self.take()
+        with self.dropped_on_error(connection):
+            yield connection.session
+        self.give_back(connection)
+
+
+def connected(paramiko: Any, login: Login, timeout_s: float) -> Connection:
+    """A session of a server that is known. Raises our kinds."""
+    client = paramiko.SSHClient()
+    try:
+        _trust_known_hosts(client, login)
+        client.connect(
+            login.host,
+            login.port,
+            login.user,
+            login.password,
+            key_filename=login.key_file,
+            passphrase=login.passphrase,
+            timeout=timeout_s,
+            banner_timeout=timeout_s,
+            auth_timeout=timeout_s,
+            channel_timeout=timeout_s,
+        )
+        transport = client.get_transport()
+        transport.set_keepalive(_KEEPALIVE_S)
+        channel = transport.open_session(window_size=_WINDOW_BYTES, timeout=timeout_s)
+        channel.settimeout(timeout_s)
+        channel.invoke_subsystem("sftp")
+        return Connection(client, SftpSession(channel))
+    except BaseException as error:
+        client.close()
+        raise _why_not_connected(paramiko, login, error) from error
+
+
+def _trust_known_hosts(client: Any, login: Login) -> None:
+    """Hosts of the file that was named, else of the system and the user. Others are rejected: paramiko's default."""
+    if login.known_hosts_file is not None:
+        try:
+            client.load_host_keys(login.known_hosts_file)
+        except OSError as error:
+            raise OptionError(
+                f"the known hosts that COMPOSER_SFTP_KNOWN_HOSTS_FILE or the option known_hosts_file names cannot be "
+                f"read: {error}"
+            ) from error
+        return
+    for path in ("/etc/ssh/ssh_known_hosts", os.path.join(login.home, ".ssh", "known_hosts")):
+        if os.path.isfile(path):
+            client.load_system_host_keys(path)
+
+
+def _why_not_connected(paramiko: Any, login: Login, error: BaseException) -> BaseException:
+    if isinstance(error, OptionError) or not isinstance(error, Exception):
+        return error
+    if isinstance(error, paramiko.BadHostKeyException):
+        return StorageError(f"{login} shows another key than the known one: is it another machine? ({error})")
+    if isinstance(error, paramiko.AuthenticationException | paramiko.PasswordRequiredException):
+        means = f"the key {login.key_file}" if login.key_file else "a password" if login.password else "the user's keys"
+        return ObjectForbiddenError(
+            f"{login} does not let the user {login.user!r} in with {means}: {error}; check user, key and password"
+        )
+    if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
+        return StorageError(
+            f"{login} is not among the known hosts; add its key (ssh-keyscan -p {login.port} {login.host}, once "
+            "compared) to ~/.ssh/known_hosts or to the file that COMPOSER_SFTP_KNOWN_HOSTS_FILE names"
+        )
+    if isinstance(error, FileNotFoundError | PermissionError):  # the key file
+        return OptionError(f"the key file for {login} cannot be read: {error}; check COMPOSER_SFTP_KEY_FILE")
+    return StoreUnreachableError(f"{login}: no connection: {error}; check host, port and network")

@@ -142,6 +142,14 @@ class ObjectForbiddenError(StorageError, PermissionError):
     """The store knows the object but refuses it to these credentials."""
 
 
+class CredentialsExpiredError(ObjectForbiddenError):
+    """These credentials are not valid any more (or not taken at all): new ones may be."""
+
+
+class StoreMovedError(StorageError):
+    """The bucket is elsewhere: another region, another endpoint."""
+
+
 class StoreUnreachableError(StorageError, ConnectionError):
     """No answer from the store: wrong endpoint, no network, connection refused."""
 
@@ -151,6 +159,10 @@ class StoreBusyError(StorageError, ConnectionError):
 
     retry_after_s: float | None = None  # how long it asked us to wait, where its client can tell
     is_throttled: bool = False  # it asked us to slow down; else it failed
+
+
+class StoreCannotError(StorageError, NotImplementedError):
+    """This kind of store has no such operation (a web server has no list, for instance)."""
 
 
 class TransferDamagedError(StorageError):

@@ -1,128 +1,33 @@
-"""What every store must do, run against each that exists."""
+"""Every store of the network and of this machine, against real servers, keeps the contract."""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
+from streaming.storage.connect import Stores
 from streaming.storage.local import FolderStore
-from streaming.storage.objects import open_bucket
 from streaming.storage.store import Store
-from streaming.storage.url import Bucket
-from streaming.testing.s3 import S3Server
-from support.fetcher_world import started_s3_server
+from streaming.storage.web import WebStore
+from streaming.testing.azure import AzureServer
+from streaming.testing.memory import MemoryStore
+from streaming.testing.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from streaming.testing.store_contract import StoreContract
+from streaming.testing.web import WebServer
+from support.servers import started
+
+_numbers = itertools.count()
 
 
-class StoreContract:
-    """Derive from this and give a fixture `store`: an empty store of your kind."""
-
-    @pytest.fixture
-    def store(self) -> Store:
-        raise NotImplementedError
-
-    def put(self, store: Store, name: str, content: bytes, folder: Path) -> None:
-        (folder / "to-put").write_bytes(content)
-        store.put(name, str(folder / "to-put"))
-
-    def test_what_is_put_is_got(self, store: Store, tmp_path: Path) -> None:
-        """Whole, under its name, with its size; also nothing at all, and much."""
-        for name, content in {"a": b"abc", "deep/er/b c": b"", "big": os.urandom(10 << 20)}.items():
-            self.put(store, name, content, tmp_path)
-            got = store.get(name)
-            assert (got.facts.name, got.facts.n_bytes, got.offset) == (name, len(content), 0)
-            assert b"".join(got.chunks) == content
-            assert store.head(name).n_bytes == len(content)
-
-    def test_a_put_replaces(self, store: Store, tmp_path: Path) -> None:
-        """And the version changes with it."""
-        self.put(store, "a", b"abc", tmp_path)
-        before = store.head("a").version
-        self.put(store, "a", b"defgh", tmp_path)
-        assert b"".join(store.get("a").chunks) == b"defgh"
-        assert before is None or store.head("a").version != before
-
-    def test_a_put_tells_how_far_it_is(self, store: Store, tmp_path: Path) -> None:
-        """At its end: all of it."""
-        (tmp_path / "file").write_bytes(bytes(3 << 20))
-        told: list[int] = []
-        store.put("a", str(tmp_path / "file"), moved=told.append)
-        assert max(told) == 3 << 20
-
-    def test_a_get_goes_on_from_an_offset(self, store: Store, tmp_path: Path) -> None:
-        """Of the same version, and of no other."""
-        self.put(store, "a", b"0123456789", tmp_path)
-        version = store.head("a").version
-        rest = store.get("a", offset=4, version=version)
-        assert (rest.offset, rest.facts.n_bytes, b"".join(rest.chunks)) == (4, 10, b"456789")
-        self.put(store, "a", b"9876543210", tmp_path)
-        with pytest.raises(TransferDamagedError):
-            store.get("a", offset=4, version=version)
-
-    def test_a_range_comes_as_asked(self, store: Store, tmp_path: Path) -> None:
-        """With what the object is; one beyond the end is an error, never fewer bytes."""
-        self.put(store, "a", b"0123456789", tmp_path)
-        for begin, end in ((7, 10), (0, 2), (1, 3), (0, 10)):
-            part = store.get_range("a", begin, end)
-            assert (part.data, part.facts.n_bytes) == (b"0123456789"[begin:end], 10)
-        for begin, end in ((8, 12), (10, 12), (20, 22)):
-            with pytest.raises(TransferDamagedError):
-                store.get_range("a", begin, end)
-
-    def test_a_range_is_of_one_version(self, store: Store, tmp_path: Path) -> None:
-        """Where the store has versions, a range of another one is an error."""
-        self.put(store, "a", b"0123456789", tmp_path)
-        version = store.get_range("a", 0, 1).facts.version
-        assert version == store.head("a").version
-        assert store.get_range("a", 2, 4, version=version).data == b"23"
-        self.put(store, "a", b"9876543210", tmp_path)
-        if version is not None:
-            with pytest.raises(TransferDamagedError):
-                store.get_range("a", 2, 4, version=version)
-
-    def test_a_list_is_all_below_a_folder(self, store: Store, tmp_path: Path) -> None:
-        """At any depth, with sizes; a name that only begins the same is not below."""
-        for name in ("a", "sub/b", "sub/deep/c", "submarine"):
-            self.put(store, name, name.encode(), tmp_path)
-        assert {facts.name: facts.n_bytes for facts in store.list()} == {
-            "a": 1,
-            "sub/b": 5,
-            "sub/deep/c": 10,
-            "submarine": 9,
-        }
-        assert {facts.name for facts in store.list("sub")} == {"sub/b", "sub/deep/c"}
-        assert list(store.list("nowhere")) == []
-
-    def test_what_is_deleted_is_gone(self, store: Store, tmp_path: Path) -> None:
-        """Deleting it again is done at once."""
-        self.put(store, "a", b"abc", tmp_path)
-        for _ in range(2):
-            store.delete("a")
-        for ask in (store.get, store.head):
-            with pytest.raises(ObjectMissingError, match="a"):
-                ask("a")
-        with pytest.raises(ObjectMissingError, match="a"):
-            store.get_range("a", 0, 1)
-
-    def test_a_missing_file_is_not_put(self, store: Store, tmp_path: Path) -> None:
-        """An error of ours, and no object."""
-        with pytest.raises(StorageError):
-            store.put("a", str(tmp_path / "nothing"))
-        assert list(store.list()) == []
-
-    def test_a_content_that_nobody_reads_leaves_nothing_open(self, store: Store, tmp_path: Path) -> None:
-        """Dropped in the middle, or before its beginning."""
-        self.put(store, "a", bytes(5 << 20), tmp_path)
-        for _ in range(50):
-            content: Any = store.get("a")
-            next(content.chunks)
-            store.get("a")
-        content = None
-        assert len(os.listdir("/proc/self/fd")) < 200
+def opened(remote: str, variables: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None) -> Store:
+    """The store in an empty folder below `remote`."""
+    environment = {"HOME": "/nowhere", "NO_PROXY": "127.0.0.1", **(variables or {})}
+    return Stores(environment).open(f"{remote}/contract {next(_numbers)}", 20.0, options)
 
 
 class TestFolderStore(StoreContract):
@@ -139,18 +44,111 @@ class TestFolderStore(StoreContract):
         assert list(store.list()) == []
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    yield from started_s3_server()
-
-
-class TestBucketStore(StoreContract):
-    """S3."""
-
-    _n_stores = 0
+class TestMemoryStore(StoreContract):
+    """The public fake."""
 
     @pytest.fixture
-    def store(self, server: S3Server) -> Store:
-        TestBucketStore._n_stores += 1
-        place = Bucket("s3", server.bucket, f"contract/{TestBucketStore._n_stores}")
-        return open_bucket(place, server.variables() | {"HOME": "/nowhere"}, timeout_s=20.0)
+    def store(self) -> Store:
+        return MemoryStore("prefix")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    yield from started(S3Server.started())
+
+
+class TestS3(StoreContract):
+    """SeaweedFS, which checks signatures."""
+
+    @pytest.fixture
+    def store(self, s3: S3Server) -> Store:
+        return opened(s3.url(), s3.variables())
+
+
+class TestS3ByOptions(StoreContract):
+    """The same, with nothing in the environment."""
+
+    @pytest.fixture
+    def store(self, s3: S3Server) -> Store:
+        keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
+        return opened(s3.url(), None, {"endpoint_url": s3.endpoint, **keys})
+
+
+class TestGcsWithHmacKeys(StoreContract):
+    """Google's interoperability keys are those of S3's protocol; SeaweedFS in Google's place."""
+
+    @pytest.fixture
+    def store(self, s3: S3Server) -> Store:
+        variables = {"GCS_KEY": ACCESS_KEY, "GCS_SECRET": SECRET_KEY, "GOOGLE_BASE_URL": s3.endpoint}
+        return opened(f"gs://{s3.bucket}", variables)
+
+
+@pytest.fixture(scope="module")
+def open_s3() -> Iterator[S3Server]:
+    yield from started(S3Server.started(keys=None))
+
+
+class TestGcs(StoreContract):
+    """Google's XML interface is that of S3, but for who asks; SeaweedFS, which takes anybody, in Google's place."""
+
+    @pytest.fixture
+    def store(self, open_s3: S3Server) -> Store:
+        return opened(f"gs://{open_s3.bucket}", None, {"endpoint": open_s3.endpoint, "token": "any"})
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[AzureServer]:
+    yield from started(AzureServer.started())
+
+
+class TestAzure(StoreContract):
+    """Azurite, which checks signatures."""
+
+    @pytest.fixture
+    def store(self, azure: AzureServer) -> Store:
+        return opened(f"azure://{azure.container}", azure.variables())
+
+
+class TestAzureByAccountUrl(StoreContract):
+    """The URL form with the account's host, and Azurite's endpoint and a signed query in the options."""
+
+    @pytest.fixture
+    def store(self, azure: AzureServer) -> Store:
+        account = azure.accounts[1]
+        options = {"endpoint": azure.endpoint(account), "sas_token": azure.signed_query("racwdl", account=account)}
+        return opened(f"azure://{account}.blob.core.windows.net/{azure.container}", None, options)
+
+
+class TestAzureDataLake(StoreContract):
+    """A file system is a container."""
+
+    @pytest.fixture(params=["azure-dl://{container}", "abfss://{container}@{account}.dfs.core.windows.net"])
+    def store(self, azure: AzureServer, request: pytest.FixtureRequest) -> Store:
+        remote = request.param.format(container=azure.container, account=azure.accounts[0])
+        return opened(remote, azure.variables(), {"endpoint": azure.endpoint()})
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[WebServer]:
+    yield from started(WebServer.started())
+
+
+class TestWeb(StoreContract):
+    """nginx, with uploads."""
+
+    can_list: ClassVar[bool] = False
+
+    @pytest.fixture
+    def store(self, web: WebServer) -> Store:
+        web.clear()
+        store = opened(web.url())
+        assert isinstance(store, WebStore)
+        self._web, self._folder = web, f"contract {next(_numbers) - 1}"
+        return store
+
+    def put(self, store: Store, name: str, content: bytes, folder: Path) -> None:
+        """And let a second pass on the file's clock: nginx tells versions by size and second."""
+        super().put(store, name, content, folder)
+        moment_s = 1_000_000_000 + next(_numbers)
+        (path,) = Path(self._web.folder).glob(f"*/{name.replace('[', '[[]').replace('?', '[?]')}")
+        os.utime(path, (moment_s, moment_s))

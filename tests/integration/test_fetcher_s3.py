@@ -129,7 +129,7 @@ def test_without_credentials_nobody_waits_for_a_cloud(
     assert time.monotonic() - began_s < 10
     monkeypatch.setenv("AWS_PROFILE", "someone")
     try:
-        import boto3  # type: ignore[import-not-found]  # noqa: F401
+        import boto3  # noqa: F401
     except ImportError:
         with (
             client_of(server.url("x"), tmp_path / "cache") as client,

@@ -1,23 +1,27 @@
-"""Servers that tests share: started once, ended with their block."""
+"""Real servers for tests: without its program a test is skipped, but fails where CI is set."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 
-from streaming.testing.sftp import SftpServer
+from streaming.errors import MissingExtraError
+from streaming.testing.program import MissingProgramError
+
+T = TypeVar("T")
 
 
-def started_sftp_server() -> Iterator[SftpServer]:
-    """A real SFTP server; the test is skipped where OpenSSH is not installed, but fails where CI is set."""
+def started(server: contextlib.AbstractContextManager[T]) -> Iterator[T]:
+    """The running server, for a fixture to yield from."""
     with contextlib.ExitStack() as stack:
         try:
-            server = stack.enter_context(SftpServer.started())
-        except FileNotFoundError as error:
+            running = stack.enter_context(server)
+        except (MissingExtraError, MissingProgramError) as error:
             if os.environ.get("CI"):
                 raise
-            pytest.skip(f"no SFTP server: {error}")
-        yield server
+            pytest.skip(f"no server: {error}")
+        yield running

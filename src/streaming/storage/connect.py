@@ -1,51 +1,75 @@
-"""URL → store. Only the fetcher's process calls this: stores of the network must not live in a process that forks."""
+"""URL → store. Only the fetcher's process opens one: stores of the network must not live in a process that forks."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from typing import Final
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
 
+from streaming.errors import OptionError
 from streaming.storage.local import FolderStore
-from streaming.storage.objects import open_bucket
+from streaming.storage.registry import load_opener
+from streaming.storage.schemes import scheme_named
+from streaming.storage.settings import Opener, StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Folder, parse_remote
 
+__all__ = ["Opener", "StoreSettings", "Stores", "open_store"]
+
 _UPLOAD_S: Final = 300.0  # for one part of an upload, whose time-out counts the sending too
+_N_OPEN: Final = 512  # credentials that are renewed every hour must not pile up old stores
 
 
-def open_store(remote: str, timeout_s: float) -> Store:
-    """The store at `remote`, which gives up when nothing has come for a share of `timeout_s`."""
+def open_store(remote: str, settings: StoreSettings) -> Store:
+    """The store at `remote`. Raises OptionError, MissingExtraError, or NotYetError for what cannot be honoured."""
     location = parse_remote(remote)
     if isinstance(location, Folder):
+        if settings.options:
+            raise OptionError(f"storage_options: {location.shown!r} is a folder, which takes none")
         return FolderStore(location.path)
-    return open_bucket(location, os.environ, timeout_s=timeout_s)
-
-
-def open_store_for_uploads(remote: str) -> Store:
-    """The store at `remote` for `put`."""
-    location = parse_remote(remote)
-    if isinstance(location, Folder):
-        return FolderStore(location.path)
-    return open_bucket(location, os.environ, timeout_s=_UPLOAD_S, for_uploads=True)
+    row = scheme_named(location.scheme)
+    assert row is not None  # or the URL would not have parsed
+    assert row.opener is not None
+    opener: Opener = load_opener(location.scheme, row.opener)
+    return opener(location, settings)
 
 
 class Stores:
-    """Owns the stores that are open, one per remote and time-out, for the life of the process."""
+    """Owns the stores that are open, one per remote and settings, for the life of the process. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._stores: dict[tuple[str, float | None], Store] = {}
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """`environment` None: this process's, as it is now."""
+        self._environment = dict(os.environ if environment is None else environment)
+        self._lock = threading.Lock()
+        self._stores: OrderedDict[tuple[str, float, bool, bytes], Store] = OrderedDict()
 
-    def open(self, remote: str, timeout_s: float) -> Store:
-        """See `open_store`."""
-        key = (remote, timeout_s)
-        store = self._stores.get(key)
-        if store is None:  # two threads may both make one; one of them is kept
-            store = self._stores.setdefault(key, open_store(remote, timeout_s))
+    def open(self, remote: str, timeout_s: float, options: Mapping[str, Any] | None = None) -> Store:
+        """The store at `remote`, which gives up when nothing has come for a share of `timeout_s`."""
+        return self._open(remote, StoreSettings(options or {}, self._environment, timeout_s))
+
+    def open_for_uploads(self, remote: str, options: Mapping[str, Any] | None = None) -> Store:
+        """The store at `remote` for `put`."""
+        return self._open(remote, StoreSettings(options or {}, self._environment, _UPLOAD_S, for_uploads=True))
+
+    def _open(self, remote: str, settings: StoreSettings) -> Store:
+        key = (remote, settings.timeout_s, settings.for_uploads, _digest(settings.options))
+        with self._lock:
+            store = self._stores.get(key)
+            if store is not None:
+                self._stores.move_to_end(key)
+                return store
+        opened = open_store(remote, settings)  # may ask the network; two threads may both make one, one of them is kept
+        with self._lock:
+            store = self._stores.setdefault(key, opened)
+            while len(self._stores) > _N_OPEN:
+                self._stores.popitem(last=False)
         return store
 
-    def open_for_uploads(self, remote: str) -> Store:
-        """See `open_store_for_uploads`."""
-        store = self._stores.get((remote, None))
-        if store is None:
-            store = self._stores.setdefault((remote, None), open_store_for_uploads(remote))
-        return store
+
+def _digest(options: Mapping[str, Any]) -> bytes:
+    """What tells options apart; no secret can be read from it."""
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).digest() if options else b""

@@ -1,250 +1,157 @@
-"""`hf://datasets/<org>/<name>[@<revision>]/<path>`: data sets of the Hugging Face hub (extra `hf`).
+"""`hf://datasets/<org>/<name>[@<revision>]/<path>`: data sets of the Hugging Face hub.
 
 Reading and listing go over the hub's HTTP interface here: its own library keeps whole files and has no deadlines.
 A large object is a redirect to a content network; where it led is remembered with the version, so that further ranges
-of that version cost the hub no request (it allows few). Writing is in `hub_commits`.
+of that version cost the hub no request (it allows few). Writing is in `hub_commits` (extra `hf`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import threading
 import urllib.parse
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from streaming.errors import (
-    ObjectMissingError,
-    OptionError,
-    StorageError,
-    TransferDamagedError,
-)
+from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
+from streaming.storage.http_answers import body_of, url_of
+from streaming.storage.http_client import HttpAnswer, HttpClient, HttpSettings
 from streaming.storage.hub_commits import HubWriter
-from streaming.storage.options import check_names, first_set, home, text_option
+from streaming.storage.hub_place import HubPlace, hub_place
+from streaming.storage.meaning import Asked
+from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.url import Bucket
-from streaming.storage.web import REDIRECTS, Answer, Asked, Web, quoted
+from streaming.storage.web import skipped
 
-_ENDPOINT: Final = "https://huggingface.co"
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
 _N_REDIRECTS: Final = 5
 _N_REMEMBERED: Final = 10_000  # places of objects
-_REPO: Final = re.compile(
-    r"(?P<org>[^/@]+)/(?P<name>[^/@]+)"
-    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?"
-    r"(?:/(?P<path>.*))?",
-    re.DOTALL,
-)
-_LINK: Final = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 
 
 def open_hub(location: Bucket, settings: StoreSettings) -> HubStore:
-    """The store at `location`. Raises OptionError or MissingExtraError."""
-    check_names(settings.options, ("endpoint", "token"), location.scheme)
-    place = place_of(location, settings)
-    return HubStore(place, Web(settings.environment, settings.timeout_s, extra="hf"), settings)
-
-
-@dataclass(frozen=True, slots=True)
-class HubPlace:
-    """A folder of a data set at a revision, and how it is reached."""
-
-    endpoint: str
-    repo: str  # org/name
-    revision: str
-    path: str
-    token: str | None = field(repr=False)
-
-    def __str__(self) -> str:
-        return f"hf://datasets/{self.repo}@{self.revision}/{self.path}".rstrip("/")
-
-    @property
-    def shown_identity(self) -> str:
-        """As whom we ask."""
-        return (
-            "the token of HF_TOKEN, the token file or the option 'token'" if self.token else "no token (set HF_TOKEN)"
-        )
-
-    def in_repo(self, name: str) -> str:
-        """A name below the place, as the repository has it."""
-        return "/".join(part for part in (self.path, name) if part)
-
-
-def place_of(location: Bucket, settings: StoreSettings) -> HubPlace:
-    """What URL, options (which win) and variables say. Raises OptionError."""
-    found = _REPO.fullmatch(location.prefix)
-    if location.name != "datasets" or found is None:
-        raise OptionError(
-            f"Unsupported remote path: {str(location)!r}; write 'hf://datasets/<org>/<name>[@<revision>]/<path>'"
-        )
-    endpoint = text_option(settings.options, "endpoint") or first_set(settings.environment, "HF_ENDPOINT") or _ENDPOINT
-    if not endpoint.startswith(("http://", "https://")):
-        raise OptionError(f"the endpoint of the hub must begin with http:// or https://, got {endpoint!r}")
-    return HubPlace(
-        endpoint.rstrip("/"),
-        f"{found['org']}/{found['name']}",
-        urllib.parse.unquote(found["revision"] or "main"),  # a slash in it is written %2F
-        (found["path"] or "").strip("/"),
-        text_option(settings.options, "token") or _token(settings.environment),
-    )
-
-
-def _token(environment: Mapping[str, str]) -> str | None:
-    """That of the environment, else that of `hf auth login`."""
-    token = first_set(environment, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-    if token is not None:
-        return token.strip()
-    cache = first_set(environment, "XDG_CACHE_HOME") or os.path.join(home(environment), ".cache")
-    folder = first_set(environment, "HF_HOME") or os.path.join(cache, "huggingface")
-    path = first_set(environment, "HF_TOKEN_PATH") or os.path.join(folder, "token")
-    with contextlib.suppress(OSError), open(os.path.expanduser(path), encoding="utf-8") as file:
-        return file.read().strip() or None
-    return None
+    """An Opener, for `hf://`."""
+    options = options_for(location, settings.options)
+    place = hub_place(location, options, settings.environment)
+    asked = Asked(str(place), place.endpoint, place.shown_identity, has_credentials=place.token is not None)
+    http = HttpSettings.of(settings, options)
+    ours = HttpClient(http, asked, {"Authorization": f"Bearer {place.token}"} if place.token else None)
+    writer = HubWriter(place, asked, settings)
+    return HubStore(place, asked, ours, HttpClient(http, asked), writer)
 
 
 class HubStore:
     """The files of a data set below a folder, at one revision."""
 
-    def __init__(self, place: HubPlace, web: Web, settings: StoreSettings) -> None:
-        self._place, self._web = place, web
-        self._links = _Links()
-        self._writer = HubWriter(
-            place.endpoint, place.repo, place.revision, place.token, settings.environment, settings.timeout_s
-        )
+    def __init__(
+        self, place: HubPlace, asked: Asked, ours: HttpClient, elsewhere: HttpClient, writer: HubWriter
+    ) -> None:
+        """`ours` asks the hub, `elsewhere`, which has no token, where the hub sends us."""
+        self._place, self._asked, self._ours, self._elsewhere = place, asked, ours, elsewhere
+        self._writer, self._links = writer, _Links()
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
-        asked = self._asked(name)
-        answer, facts = self._requested(asked, name, f"bytes={offset}-" if offset else None, version)
-        chunks: Iterator[bytes] = self._web.chunks(asked, answer)
-        if offset:
-            chunks = _from(asked, answer, chunks, offset)
-        return Content(facts, offset, chunks)
+        answer, facts = self._got(name, f"bytes={offset}-" if offset else None, version)
+        body = body_of(answer.status, answer.headers)
+        if body is None or body.begin not in (0, offset):
+            raise self._damaged(name, f"bytes from {offset} on were asked for, others came", answer)
+        return Content(facts, offset, skipped(iter(answer), offset - body.begin))
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
-        asked = self._asked(name)
-        if begin >= end:
-            return Part(self.head(name), b"")
-        answer, facts = self._requested(asked, name, f"bytes={begin}-{end - 1}", version)
-        data = self._web.read(asked, answer)
-        came = answer.content_range()
-        if came is None:  # small files may come whole
-            data, came = data[begin:end], (begin, min(end, len(data)), len(data))
-        if came[0] != begin or len(data) != end - begin:
-            raise asked.error(
-                TransferDamagedError,
-                f"bytes {begin} to {end} were asked for, {came[0]} to {came[1]} of {facts.n_bytes} came",
-                "was it cut?",
-            )
+        answer, facts = self._got(name, f"bytes={begin}-{end - 1}", version)
+        body = body_of(answer.status, answer.headers)
+        if body is None or body.begin not in (0, begin) or (body.end is not None and body.end < end):
+            raise self._damaged(name, f"bytes {begin} to {end} were asked for, others of {facts.n_bytes} came", answer)
+        data = answer.read()[begin - body.begin : end - body.begin]  # small files may come whole
+        if len(data) != end - begin:
+            raise self._damaged(name, f"bytes {begin} to {end} were asked for, {len(data)} came", answer)
         return Part(facts, data)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store. Puts that happen at the same time become one commit."""
-        asked = self._asked(name)
-        n_bytes = self._writer.put(asked, self._place.in_repo(name), path, moved)
-        found = self.head(name)
-        if found.n_bytes != n_bytes:
-            raise asked.error(StorageError, f"{n_bytes} bytes were sent, {found.n_bytes} are there", "send it again")
+        n_bytes = self._writer.put(name, path, moved)
+        if (found := self.head(name)).n_bytes != n_bytes:
+            raise TransferDamagedError(f"{self._shown(name)}: {n_bytes} bytes were sent, {found.n_bytes} are there")
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
         """See Store."""
-        asked = self._asked(prefix)
-        place = self._place
-        url = f"{place.endpoint}/api/datasets/{place.repo}/tree/{urllib.parse.quote(place.revision, safe='')}"
-        folder = place.in_repo(prefix)
-        url = f"{url}/{quoted(folder)}?recursive=true" if folder else f"{url}?recursive=true"
-        n_before = len(place.path) + 1 if place.path else 0
+        place, folder = self._place, self._place.in_repo(prefix)
+        base = f"{place.endpoint}/api/datasets/{place.repo}/tree/{urllib.parse.quote(place.revision, safe='')}"
+        url, n_before = url_of(base, folder, "recursive=true"), len(place.in_repo("x")) - 1
         while url:
-            answer = self._web.ask(asked, "GET", url, headers=self._headers(url), takes=frozenset({404}))
-            text = self._web.read(asked, answer)
+            answer = self._ours.ask("GET", url, name=prefix, takes=(404,))
+            text = answer.read()
             if answer.status == 404:
-                self._check_only_entry_missing(asked, answer, text)
-                return
+                if answer.headers.get("X-Error-Code") == "EntryNotFound":
+                    return  # a folder that does not exist holds nothing
+                raise ObjectMissingError(
+                    f"{place}: there is no such data set, or no such revision of it "
+                    f"({text[:200].decode(errors='replace')}). Asked at {place.endpoint} with {place.shown_identity}"
+                )
             for entry in json.loads(text):
                 if entry["type"] == "file":
                     version = (entry.get("lfs") or entry)["oid"]
                     yield ObjectFacts(entry["path"][n_before:], entry["size"], version)
-            following = _LINK.search(answer.headers.get("Link", ""))
-            url = urllib.parse.urljoin(url, following[1]) if following else ""
+            url = _next_page(url, answer)
 
     def head(self, name: str) -> ObjectFacts:
         """See Store."""
-        asked = self._asked(name)
-        answer, facts, _ = self._followed(asked, name, "HEAD", None)
-        answer.body.release_conn()
-        return facts
+        return self._followed("HEAD", name, None, None)[1]
 
     def delete(self, name: str) -> None:
         """See Store."""
         with contextlib.suppress(ObjectMissingError):
             self.head(name)
-            self._writer.delete(self._asked(name), self._place.in_repo(name))
+            self._writer.delete(name)
 
-    def _requested(
-        self, asked: Asked, name: str, byte_range: str | None, version: str | None
-    ) -> tuple[Answer, ObjectFacts]:
+    def _got(self, name: str, byte_range: str | None, version: str | None) -> tuple[HttpAnswer, ObjectFacts]:
         """The answer to a GET of (a part of) an object, of that version."""
         known = self._links.of(name, version) if version is not None else None
         if known is not None:
             url, facts = known
             with contextlib.suppress(StorageError):  # links expire; whatever it is, the hub knows better
-                return self._web.ask(asked, "GET", url, headers=_range(byte_range)), facts
+                return self._elsewhere.ask("GET", url, name=name, headers=_range(byte_range)), facts
             self._links.forget(name)
-        answer, facts, link = self._followed(asked, name, "GET", byte_range, version)
+        answer, facts, link = self._followed("GET", name, byte_range, version)
         if link is not None:
             self._links.remember(name, link, facts)
         return answer, facts
 
     def _followed(
-        self, asked: Asked, name: str, method: str, byte_range: str | None, version: str | None = None
-    ) -> tuple[Answer, ObjectFacts, str | None]:
+        self, method: str, name: str, byte_range: str | None, version: str | None
+    ) -> tuple[HttpAnswer, ObjectFacts, str | None]:
         """Answer, facts, and where outside of the hub it came from. A HEAD stops where the facts are known."""
         place, facts = self._place, None
-        revision = urllib.parse.quote(place.revision, safe="")
-        url = f"{place.endpoint}/datasets/{place.repo}/resolve/{revision}/{quoted(place.in_repo(name))}"
+        base = f"{place.endpoint}/datasets/{place.repo}/resolve/{urllib.parse.quote(place.revision, safe='')}"
+        url = url_of(base, place.in_repo(name))
         for _ in range(_N_REDIRECTS):
-            headers = self._headers(url) | _range(byte_range)
-            answer = self._web.ask(asked, method, url, headers=headers, takes=REDIRECTS)
-            facts = facts or _facts_of_head(answer, name)
+            is_ours = url.startswith(f"{place.endpoint}/")
+            client = self._ours if is_ours else self._elsewhere
+            answer = client.ask(method, url, name=name, headers=_range(byte_range), takes=_REDIRECTS)
+            facts = facts or _facts(answer, name)
             if facts is not None and version not in (None, facts.version):
-                answer.body.close()
-                raise asked.error(TransferDamagedError, "it changed while it was read", "check who writes to it")
+                raise self._damaged(name, "it changed while it was read", answer)
             if answer.status < 300 or (method == "HEAD" and facts is not None):
                 if facts is None:
-                    raise asked.error(StorageError, "the hub does not say how large it is", "check the endpoint")
-                return answer, facts, None if self._is_ours(url) else url
-            answer.body.close()
+                    raise self._damaged(name, "the hub does not say how large it is", answer)
+                return answer, facts, None if is_ours else url
+            answer.read()
             url = urllib.parse.urljoin(url, answer.headers.get("Location", ""))
-        raise asked.error(StorageError, f"the hub sent us elsewhere {_N_REDIRECTS} times", "check the endpoint")
+            if place.endpoint.startswith("https:") and not url.startswith("https:"):
+                raise StorageError(f"{self._shown(name)}: {place.endpoint} sends us where nothing is encrypted")
+        raise StorageError(f"{self._shown(name)}: {place.endpoint} sent us on {_N_REDIRECTS} times; check the endpoint")
 
-    def _headers(self, url: str) -> dict[str, str]:
-        """Our token, for the hub alone."""
-        if self._place.token and self._is_ours(url):
-            return {"Authorization": f"Bearer {self._place.token}"}
-        return {}
+    def _shown(self, name: str) -> str:
+        return f"{self._place}/{name}"
 
-    def _is_ours(self, url: str) -> bool:
-        ours, theirs = urllib.parse.urlsplit(self._place.endpoint), urllib.parse.urlsplit(url)
-        return (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc)
-
-    def _check_only_entry_missing(self, asked: Asked, answer: Answer, text: bytes) -> None:
-        """A folder that does not exist holds nothing; a data set or revision that does not is an error."""
-        if answer.headers.get("X-Error-Code") != "EntryNotFound":
-            raise asked.error(
-                ObjectMissingError,
-                f"there is no such data set or revision ({text[:200].decode(errors='replace')})",
-                "check the path",
-            )
-
-    def _asked(self, name: str) -> Asked:
-        shown = f"{self._place}/{name}" if name else str(self._place)
-        return Asked(shown, self._place.endpoint, self._place.shown_identity)
+    def _damaged(self, name: str, what: str, answer: HttpAnswer) -> TransferDamagedError:
+        answer.close()
+        return TransferDamagedError(f"{self._shown(name)}: {what}; check who writes to it")
 
 
 class _Links:
@@ -273,28 +180,24 @@ class _Links:
             self._by_name.pop(name, None)
 
 
-def _facts_of_head(answer: Answer, name: str) -> ObjectFacts | None:
+def _facts(answer: HttpAnswer, name: str) -> ObjectFacts | None:
     """What a head says of an object; a redirect within the hub says nothing."""
-    headers, came = answer.headers, answer.content_range()
-    size = headers.get("X-Linked-Size")
-    if size is None and answer.status < 300:
-        size = str(came[2]) if came else headers.get("Content-Length")
-    if size is None or not size.isdecimal():
+    linked = answer.headers.get("X-Linked-Size", "")
+    body = body_of(answer.status, answer.headers) if answer.status < 300 else None
+    n_bytes = int(linked) if linked.isdecimal() else body.n_bytes if body is not None else None
+    if n_bytes is None:
         return None
-    tag = headers.get("X-Linked-ETag") or headers.get("ETag") or ""
-    return ObjectFacts(name, int(size), tag.removeprefix("W/").strip('"') or None)
+    tag = answer.headers.get("X-Linked-ETag") or answer.headers.get("ETag") or ""
+    return ObjectFacts(name, n_bytes, tag.removeprefix("W/").strip('"') or None)
 
 
-def _from(asked: Asked, answer: Answer, chunks: Iterator[bytes], offset: int) -> Iterator[bytes]:
-    """The body from `offset` on, also if it came whole."""
-    came = answer.content_range()
-    if came is not None and came[0] != offset:
-        raise asked.error(TransferDamagedError, f"bytes from {offset} on were asked for, others came", "try again")
-    n_before = 0 if came is not None else offset
-    for chunk in chunks:
-        if len(chunk) > n_before:
-            yield chunk[n_before:]
-        n_before = max(0, n_before - len(chunk))
+def _next_page(url: str, answer: HttpAnswer) -> str:
+    """Where a list goes on; "" at its end."""
+    for link in answer.headers.get("Link", "").split(","):
+        target, _, about = link.partition(">")
+        if 'rel="next"' in about:
+            return urllib.parse.urljoin(url, target.strip().removeprefix("<"))
+    return ""
 
 
 def _range(byte_range: str | None) -> dict[str, str]:

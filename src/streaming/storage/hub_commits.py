@@ -7,16 +7,21 @@ way goes into the next one together.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streaming.errors import StorageError, StoreUnreachableError
-from streaming.storage.options import imported
-from streaming.storage.web import Asked, error_of
+from streaming.errors import StorageError
+from streaming.storage.extras import needed
+from streaming.storage.http_answers import retry_after_s
+from streaming.storage.hub_place import HubPlace
+from streaming.storage.meaning import Asked, Meaning, meaning_of, read_answer, unreachable
+from streaming.storage.settings import StoreSettings
 
 _N_PER_COMMIT: Final = 100  # what the hub recommends at most
 _CLIENTS: Final = ("httpx", "httpx2", "httpcore", "httpcore2")  # whose errors say that no answer came
@@ -25,63 +30,65 @@ _CLIENTS: Final = ("httpx", "httpx2", "httpcore", "httpcore2")  # whose errors s
 class HubWriter:
     """Puts and deletes files of one data set, from many threads; its library is loaded when first used."""
 
-    def __init__(
-        self,
-        endpoint: str,
-        repo: str,
-        revision: str,
-        token: str | None,
-        environment: Mapping[str, str],
-        timeout_s: float,
-    ) -> None:
-        self._endpoint, self._repo, self._revision, self._token = endpoint, repo, revision, token
-        self._timeout_s = timeout_s
-        self._without_xet = environment.get("HF_HUB_DISABLE_XET", "").upper() in ("1", "ON", "YES", "TRUE")
+    def __init__(self, place: HubPlace, asked: Asked, settings: StoreSettings) -> None:
+        self._place, self._asked, self._timeout_s = place, asked, settings.timeout_s
+        switch = settings.environment.get("HF_HUB_DISABLE_XET", "")
+        self._without_xet = switch.upper() in ("1", "ON", "YES", "TRUE")
         self._commits = _Commits(self._commit)
 
-    def put(self, asked: Asked, path_in_repo: str, path: str, moved: Callable[[int], None] | None) -> int:
+    def put(self, name: str, path: str, moved: Callable[[int], None] | None) -> int:
         """Upload and commit the local file; its size."""
-        hub, arguments = self._hub(), self._arguments()
+        hub = self._hub()
         with contextlib.ExitStack() as stack:
             try:
                 file = stack.enter_context(open(path, "rb"))
                 n_bytes = os.fstat(file.fileno()).st_size
             except OSError as error:
-                raise StorageError(f"{path} cannot be read for the upload to {asked.what}: {error}") from error
-            with _told(asked):
+                raise StorageError(f"{path} cannot be read for the upload to {self._place}/{name}: {error}") from error
+            with self._told(name):
                 # The library takes an open file to mean the plain way, a path to mean xet where that is installed.
-                source = _Counted(file, moved) if self._without_xet else path
-                addition = hub.CommitOperationAdd(path_in_repo, source)
-                hub.HfApi(self._endpoint, token=self._token).preupload_lfs_files(
-                    additions=[addition], free_memory=False, **arguments
-                )
-                self._commits.add(path_in_repo, addition)
+                source = stack.enter_context(_Counted(path, moved)) if self._without_xet else path
+                addition = hub.CommitOperationAdd(self._place.in_repo(name), source)
+                self._api(hub).preupload_lfs_files(additions=[addition], free_memory=False, **self._arguments())
+                self._commits.add(addition.path_in_repo, addition)
         if moved is not None:
             moved(n_bytes)
         return n_bytes
 
-    def delete(self, asked: Asked, path_in_repo: str) -> None:
+    def delete(self, name: str) -> None:
         """Commit that the file is gone."""
-        with _told(asked):
-            self._commits.add(path_in_repo, self._hub().CommitOperationDelete(path_in_repo, is_folder=False))
+        hub, path_in_repo = self._hub(), self._place.in_repo(name)
+        with self._told(name):
+            self._commits.add(path_in_repo, hub.CommitOperationDelete(path_in_repo, is_folder=False))
 
     def _commit(self, operations: list[Any]) -> None:
         paths = [operation.path_in_repo for operation in operations]
         message = f"{paths[0]} and {len(paths) - 1} more" if len(paths) > 1 else paths[0]
-        hub = self._hub()
-        hub.HfApi(self._endpoint, token=self._token).create_commit(
+        self._api(self._hub()).create_commit(
             operations=operations, commit_message=f"streaming: {message}", **self._arguments()
         )
 
+    def _api(self, hub: Any) -> Any:
+        return hub.HfApi(self._place.endpoint, token=self._place.token or False)  # False: not this process's own
+
     def _arguments(self) -> dict[str, Any]:
-        return {"repo_id": self._repo, "repo_type": "dataset", "revision": self._revision}
+        return {"repo_id": self._place.repo, "repo_type": "dataset", "revision": self._place.revision}
 
     def _hub(self) -> Any:
-        hub = imported("huggingface_hub", package="huggingface_hub", extra="hf", purpose="writing to hf://")
-        imported("huggingface_hub.utils", package="huggingface_hub", extra="hf", purpose="writing to hf://")
-        hub.utils.disable_progress_bars()
+        hub = needed("huggingface_hub", package="huggingface_hub", extra="hf", purpose="writing to hf://")
+        importlib.import_module("huggingface_hub.utils").disable_progress_bars()
         hub.get_session().timeout = self._timeout_s  # it has none by itself
         return hub
+
+    @contextlib.contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        """Errors of the hub's library as ours."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except Exception as error:
+            raise _meaning(error, self._asked).error(name, self._asked) from error
 
 
 @dataclass(slots=True)
@@ -128,41 +135,36 @@ class _Commits:
 
 
 class _Counted(io.BufferedReader):
-    """A file that tells how far it is read."""
+    """A file that tells how far it is read; of the kind that the library wants."""
 
-    def __init__(self, file: io.BufferedReader, moved: Callable[[int], None] | None) -> None:
-        super().__init__(file.raw)
+    def __init__(self, path: str, moved: Callable[[int], None] | None) -> None:
+        super().__init__(io.FileIO(path))
         self._moved = moved
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """As of any file; tells."""
         piece = super().read(size)
         if self._moved is not None:
             self._moved(self.tell())
         return piece
 
 
-@contextlib.contextmanager
-def _told(asked: Asked) -> Iterator[None]:
-    """Errors of the hub's library as ours."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except Exception as error:
-        for cause in _causes(error):
-            response = getattr(cause, "response", None)
-            if response is not None:
-                raise error_of(asked, response.status_code, response.headers, str(cause).encode()) from error
-        *_, first = _causes(error)
-        if type(first).__module__.partition(".")[0] in _CLIENTS or isinstance(first, RuntimeError):
-            raise asked.error(
-                StoreUnreachableError, f"no answer ({str(first) or type(first).__name__})", "check endpoint and network"
-            ) from error
-        raise asked.error(StorageError, f"{type(first).__name__}: {first}", "check path and token") from error
+def _meaning(error: Exception, asked: Asked) -> Meaning:
+    """What an error of the library means: it wraps those of its threads, so the causes are looked at too."""
+    causes = list(_causes(error))
+    for cause in causes:
+        response = getattr(cause, "response", None)
+        if response is not None:
+            wait_s = retry_after_s(response.headers, time.time())
+            answer = read_answer(response.status_code, response.text, headers=response.headers, retry_after_s=wait_s)
+            return meaning_of(answer, has_credentials=asked.has_credentials)
+    first = causes[-1]
+    if type(first).__module__.partition(".")[0] in _CLIENTS or isinstance(first, RuntimeError):
+        return unreachable(f"no answer ({str(first) or type(first).__name__})")
+    return Meaning(StorageError, f"{type(first).__name__}: {first}", "check path and token")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it was raised from, and so on: the library wraps those of its threads."""
     while error is not None:
         yield error
         error = error.__cause__

@@ -1,97 +1,131 @@
-"""How to reach an S3 bucket, from the environment: pure.
-
-`S3_ENDPOINT_URL` goes before the AWS variables for an endpoint, as in the predecessor. Everything else is named as AWS
-names it. A variable that we know and cannot honour is refused, never ignored.
-"""
+"""Opening a bucket of S3, or of what speaks its protocol."""
 
 from __future__ import annotations
 
-import enum
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any, Final
 
-from streaming.errors import NotYetError, OptionError
+from streaming.errors import MissingExtraError, ObjectForbiddenError
+from streaming.storage.bucket_store import BucketStore
+from streaming.storage.client_options import NO_RETRIES, client_options
+from streaming.storage.machine import has_aws_role
+from streaming.storage.meaning import Asked
+from streaming.storage.options import options_for
+from streaming.storage.s3_settings import Identity, Keys, S3Settings, s3_settings
+from streaming.storage.settings import StoreSettings
+from streaming.storage.url import Bucket
 
-
-class Identity(enum.Enum):
-    """Who asks, by where the credentials come from; the value completes the sentence "asked with …"."""
-
-    KEYS = "the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment"
-    UNSIGNED = "no credentials, as AWS_SKIP_SIGNATURE demands"
-    WEB_IDENTITY = "the web identity of AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN"
-    PROFILE = "the AWS profile of this user"
-    CONTAINER = "the credentials of this container (AWS_CONTAINER_CREDENTIALS_…)"
-    INSTANCE = "the role of this machine (instance metadata)"
-    NOBODY = "no credentials: no AWS_… keys are set, there is no profile, and this machine has no role"
+_ACL_BYTES: Final = 1 << 29  # of an upload with an ACL, which goes in one request
 
 
-@dataclass(frozen=True, slots=True)
-class S3Settings:
-    """Where the bucket is and how to ask it. Holds no secret."""
-
-    endpoint: str | None  # None: AWS itself
-    region: str
-    identity: Identity  # INSTANCE: still to be found out, by asking the machine
-    metadata_endpoint: str
-    certificate_file: str | None
-    requester_pays: bool
-
-    @property
-    def shown_endpoint(self) -> str:
-        """The endpoint, for messages."""
-        return self.endpoint or f"https://s3.{self.region}.amazonaws.com"
+def open_s3(location: Bucket, settings: StoreSettings) -> BucketStore:
+    """An Opener, for `s3://`."""
+    options = options_for(location, settings.options)
+    found = s3_settings(location.name, settings.environment, options, for_uploads=settings.for_uploads)
+    if found.identity is Identity.INSTANCE and not has_aws_role(found.metadata_endpoint):
+        found = replace(found, identity=Identity.NOBODY)
+    return open_s3_bucket(location, found, settings, options)
 
 
-def s3_settings(bucket: str, environment: Mapping[str, str], *, for_uploads: bool = False) -> S3Settings:
-    """How these variables say that `bucket` is reached. Raises OptionError, or NotYetError for S3_CANNED_ACL."""
-    if for_uploads and environment.get("S3_CANNED_ACL"):
-        # A header that AWS wants signed, and that the client library can only add unsigned.
-        raise NotYetError(
-            "S3_CANNED_ACL is set, and uploads with an ACL are not built yet; unset it, and give the bucket a policy "
-            "(most buckets have ACLs disabled anyway)"
+def open_s3_bucket(
+    location: Bucket,
+    found: S3Settings,
+    settings: StoreSettings,
+    options: dict[str, Any],
+    *,
+    identity: str | None = None,
+    is_aws: bool = True,
+) -> BucketStore:
+    """The bucket, reached as `found` says; for other services that speak S3's protocol too.
+
+    `identity` completes "asked with …" in errors, where S3's own words would mislead. `is_aws=False` keeps to what all
+    such services know.
+    """
+    asked = Asked(
+        location.shown,
+        found.shown_endpoint,
+        identity or found.identity.value,
+        has_credentials=found.identity.has_credentials,
+    )
+    # A header that AWS wants signed, which the client does. It goes with every request of this store, and AWS takes it
+    # with a whole object only, not with a part of one; hence the single requests.
+    headers = {"x-amz-acl": found.canned_acl} if found.canned_acl else None
+    http = client_options(settings, options, endpoint=found.endpoint, headers=headers)
+    arguments = _arguments(location, found, is_aws=is_aws)
+    provider = _provider(found)
+
+    def connect() -> Any:
+        from obstore.store import S3Store
+
+        return S3Store(
+            location.name.partition("@")[0],
+            prefix=location.prefix or None,
+            client_options=http,
+            retry_config=NO_RETRIES,
+            credential_provider=provider,
+            **arguments,
         )
-    endpoint = next(
-        (
-            url
-            for key in ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-            if (url := environment.get(key))
-        ),
-        None,
-    )
-    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        raise OptionError(f"the S3 endpoint must begin with http:// or https://, got {endpoint!r}")
-    return S3Settings(
-        endpoint=endpoint.rstrip("/") if endpoint else None,
-        region=environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1",
-        identity=_identity(environment),
-        metadata_endpoint=(
-            environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
-            or environment.get("AWS_METADATA_ENDPOINT")
-            or "http://169.254.169.254"
-        ).rstrip("/"),
-        certificate_file=environment.get("AWS_CA_BUNDLE") or environment.get("REQUESTS_CA_BUNDLE") or None,
-        requester_pays=bucket in environment.get("MOSAICML_STREAMING_AWS_REQUESTER_PAYS", "").split(","),
-    )
+
+    return BucketStore(asked, connect, single_put_bytes=_ACL_BYTES if headers else 0)
 
 
-def _identity(environment: Mapping[str, str]) -> Identity:
-    """The first source of credentials in the order in which AWS's own tools look."""
-    if environment.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on"):
-        return Identity.UNSIGNED
-    if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
-        return Identity.KEYS
-    if environment.get("AWS_WEB_IDENTITY_TOKEN_FILE") and environment.get("AWS_ROLE_ARN"):
-        return Identity.WEB_IDENTITY
-    if environment.get("AWS_PROFILE") or os.path.isfile(_credentials_file(environment)):
-        return Identity.PROFILE
-    if any(environment.get(f"AWS_CONTAINER_CREDENTIALS_{kind}_URI") for kind in ("RELATIVE", "FULL")):
-        return Identity.CONTAINER
-    if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
-        return Identity.NOBODY
-    return Identity.INSTANCE
+def _arguments(location: Bucket, found: S3Settings, *, is_aws: bool) -> dict[str, Any]:
+    """Everything that the client would else look for in its environment is said."""
+    arguments: dict[str, Any] = {
+        "region": found.region or "us-east-1",
+        "metadata_endpoint": found.metadata_endpoint,
+        "skip_signature": not found.identity.has_credentials,
+        "request_payer": found.requester_pays,
+        "virtual_hosted_style_request": found.is_virtual_hosted,
+    }
+    endpoint = found.endpoint
+    if endpoint is not None:
+        if found.is_virtual_hosted:
+            scheme, _, host = endpoint.partition("://")
+            endpoint = f"{scheme}://{location.name.partition('@')[0]}.{host}"
+        # Both names: the second would else be read from the environment and win.
+        arguments |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
+    if not is_aws:
+        arguments["disable_bulk_delete"] = True
+    return arguments
 
 
-def _credentials_file(environment: Mapping[str, str]) -> str:
-    named = environment.get("AWS_SHARED_CREDENTIALS_FILE")
-    return named or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".aws", "credentials")
+def _provider(found: S3Settings) -> Any:
+    """Who gives the client its keys; None: it finds them itself."""
+    if found.keys is not None:
+        return _Constant(found.keys)
+    if found.identity is Identity.PROFILE:
+        return _profile(found.profile)
+    return None
+
+
+class _Constant:
+    """Keys as they were given: the client would mix them with a session token of the environment."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def __call__(self) -> dict[str, Any]:
+        return {
+            "access_key_id": self._keys.access_key_id,
+            "secret_access_key": self._keys.secret_access_key,
+            "token": self._keys.session_token,
+            "expires_at": None,
+        }
+
+
+def _profile(name: str | None) -> Any:
+    """AWS profiles, which obstore does not read, through boto3."""
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise MissingExtraError(
+            package="boto3", extra="aws-profile", purpose="reading an AWS profile (AWS_PROFILE or ~/.aws/credentials)"
+        ) from error
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=name))
+    except Exception as error:
+        raise ObjectForbiddenError(
+            f"the AWS profile {name or 'default'!r} gives no credentials: {error}; check AWS_PROFILE and ~/.aws"
+        ) from error

@@ -1,9 +1,8 @@
 """`sftp://[user[:password]@]host[:port]/path` through paramiko (extra `sftp`).
 
-The path is absolute on the server. User and password stand in the URL as they are, without percent signs for other
-characters (as in the predecessor); what cannot stand there goes into `storage_options`. A host whose key is not among
-the known ones is refused. Each call has a connection of its own from a bounded pool; a broken one is dropped, and the
-next call makes another.
+The path is absolute on the server. What cannot stand in the URL as user or password is percent-encoded there, or goes
+into `storage_options`. A host whose key is not among the known ones is refused. Each call has a connection of its own
+from a bounded pool; a broken one is dropped, and the next call makes another.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.options import check_names, count_option, imported
+from streaming.storage.client_options import read_timeout_s
+from streaming.storage.extras import needed
 from streaming.storage.settings import StoreSettings
 from streaming.storage.sftp_connection import Connection, Login, Pool, connected, login_of
 from streaming.storage.sftp_session import (
@@ -37,18 +37,16 @@ from streaming.storage.sftp_session import (
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.url import Bucket
 
-_N_CONNECTIONS: Final = 8  # of one store; a server of OpenSSH turns away more than 10 that are still logging in
+N_CONNECTIONS: Final = 8  # of one store; a server of OpenSSH turns away more than 10 that are still logging in
 _CHUNK_BYTES: Final = 1 << 20
-_OPTIONS: Final = ("username", "password", "key_file", "passphrase", "known_hosts_file", "max_connections")
 
 
 def open_sftp(location: Bucket, settings: StoreSettings) -> SftpStore:
-    """The store at `location`. Raises OptionError or MissingExtraError; connects when first used."""
-    check_names(settings.options, _OPTIONS, location.scheme)
+    """An Opener, for `sftp://`. Connects when first used."""
     login = login_of(location, settings)
-    paramiko = imported("paramiko", package="paramiko", extra="sftp", purpose="reading sftp://")
-    limit = count_option(settings.options, "max_connections", _N_CONNECTIONS, at_most=64)
-    pool = Pool(lambda: connected(paramiko, login, settings.timeout_s), limit, login, settings.timeout_s)
+    paramiko = needed("paramiko", package="paramiko", extra="sftp", purpose="sftp://")
+    timeout_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
+    pool = Pool(lambda: connected(paramiko, login, timeout_s), N_CONNECTIONS, login, settings.timeout_s)
     return SftpStore(login, "/" + location.prefix, pool)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import os
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,8 @@ from streaming.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
-from streaming.storage.options import first_set, home, text_option
+from streaming.storage.client_options import connect_timeout_s
+from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.sftp_session import SftpRefusedError, SftpSession
 from streaming.storage.url import Bucket
@@ -41,6 +43,7 @@ class Login:
     passphrase: str | None = field(repr=False)
     known_hosts_file: str | None  # None: the system's and the user's
     home: str
+    connect_s: float
 
     def __str__(self) -> str:
         return f"sftp://{self.host}:{self.port}"
@@ -48,19 +51,20 @@ class Login:
 
 def login_of(location: Bucket, settings: StoreSettings) -> Login:
     """What URL, options (which win) and variables say. Raises OptionError."""
-    options, environment = settings.options, settings.environment
+    options, environment = options_for(location, settings.options), settings.environment
     person, _, machine = location.name.rpartition("@")
-    user, _, password = person.partition(":")
+    user, _, password = (urllib.parse.unquote(part) for part in person.partition(":"))
     host, port = _host_and_port(machine)
     return Login(
         host,
         port,
-        text_option(options, "username") or user or getpass.getuser(),
-        text_option(options, "password") or password or None,
-        text_option(options, "key_file") or first_set(environment, "COMPOSER_SFTP_KEY_FILE"),
-        text_option(options, "passphrase"),
-        text_option(options, "known_hosts_file") or first_set(environment, "COMPOSER_SFTP_KNOWN_HOSTS_FILE"),
-        home(environment),
+        options.get("user") or user or getpass.getuser(),
+        options.get("password") or password or None,
+        options.get("key_file") or environment.get("COMPOSER_SFTP_KEY_FILE") or None,
+        options.get("key_passphrase"),
+        options.get("known_hosts") or environment.get("COMPOSER_SFTP_KNOWN_HOSTS_FILE") or None,
+        environment.get("HOME") or os.path.expanduser("~"),
+        options.get("connect_timeout") or connect_timeout_s(settings.timeout_s),
     )
 
 
@@ -68,9 +72,7 @@ def _host_and_port(machine: str) -> tuple[str, int]:
     host, colon, port = machine.rpartition(":") if not machine.endswith("]") else (machine, "", "")
     if not colon:
         host, port = machine, "22"
-    if not host.strip("[]"):
-        raise OptionError("the sftp URL names no host; write 'sftp://user@host/path'")
-    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
+    if not 1 <= int(port or 0) <= 65535:
         raise OptionError(f"the port of the sftp URL must be a number from 1 to 65535, got {port!r}")
     return host.strip("[]"), int(port)
 
@@ -97,8 +99,8 @@ class Pool:
         """A connection that nobody else has; it is given back, or dropped."""
         if not self._free_places.acquire(timeout=self._timeout_s):
             raise StoreBusyError(
-                f"{self._login}: none of {self._limit} connections came free in {self._timeout_s:.0f} s; allow more "
-                "by the storage option 'max_connections'"
+                f"{self._login}: none of {self._limit} connections came free in {self._timeout_s:.0f} s; "
+                "read with fewer threads, or allow a longer download_timeout"
             )
         try:
             while self._resting:
@@ -155,7 +157,7 @@ def connected(paramiko: Any, login: Login, timeout_s: float) -> Connection:
             login.password,
             key_filename=login.key_file,
             passphrase=login.passphrase,
-            timeout=timeout_s,
+            timeout=login.connect_s,
             banner_timeout=timeout_s,
             auth_timeout=timeout_s,
             channel_timeout=timeout_s,
@@ -178,8 +180,8 @@ def _trust_known_hosts(client: Any, login: Login) -> None:
             client.load_host_keys(login.known_hosts_file)
         except OSError as error:
             raise OptionError(
-                f"the known hosts that COMPOSER_SFTP_KNOWN_HOSTS_FILE or the option known_hosts_file names cannot be "
-                f"read: {error}"
+                "the known hosts that COMPOSER_SFTP_KNOWN_HOSTS_FILE or `known_hosts` in storage_options names cannot "
+                f"be read: {error}"
             ) from error
         return
     for path in ("/etc/ssh/ssh_known_hosts", os.path.join(login.home, ".ssh", "known_hosts")):
@@ -203,5 +205,5 @@ def _why_not_connected(paramiko: Any, login: Login, error: BaseException) -> Bas
             "compared) to ~/.ssh/known_hosts or to the file that COMPOSER_SFTP_KNOWN_HOSTS_FILE names"
         )
     if isinstance(error, FileNotFoundError | PermissionError):  # the key file
-        return OptionError(f"the key file for {login} cannot be read: {error}; check COMPOSER_SFTP_KEY_FILE")
+        return OptionError(f"the key for {login} cannot be read: {error}; check COMPOSER_SFTP_KEY_FILE or `key_file`")
     return StoreUnreachableError(f"{login}: no connection: {error}; check host, port and network")

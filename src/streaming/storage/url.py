@@ -1,8 +1,8 @@
 """What a remote path means: the one parser of URLs.
 
-A path without a scheme is a folder, taken as it stands (no `~`, no variables). Keys are taken as they stand too: no
-percent-decoding, and `?` and `#` are ordinary characters, because they are in object names. `file://` is refused, as
-the predecessor refuses it: write the path without it.
+A path without a scheme is a folder, taken as it stands (no `~`, no variables). Names in a store are taken as they stand
+too: no percent-decoding, and `?` and `#` are ordinary characters, because they are in object names. Only URLs of hosts
+(`http`, `https`, `sftp`) take neither. `file://` is refused, as the predecessor refuses it: write the path without it.
 """
 
 from __future__ import annotations
@@ -13,29 +13,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from streaming.errors import NotYetError, OptionError
+from streaming.storage.schemes import Authority, Scheme, known_schemes, scheme_named
 
-_SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
-_PLANNED: Final = frozenset(
-    {
-        "abfs",
-        "abfss",
-        "alipan",
-        "az",
-        "azure",
-        "azure-dl",
-        "dbfs",
-        "gcs",
-        "gs",
-        "hdfs",
-        "hf",
-        "http",
-        "https",
-        "oci",
-        "oss",
-        "r2",
-        "sftp",
-    }
-)
+_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_BARE: Final = re.compile(r"dbfs:(?P<rest>/.*)", re.DOTALL)  # the one scheme that is written without an authority
+_ROOT: Final = re.compile(r"/+")
+_SCHEME_ALONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:///*|dbfs:/+")
+_USER: Final = re.compile(r".*@", re.DOTALL)
+_USER_AND_PASSWORD: Final = re.compile(r"[^@:]*:.*@", re.DOTALL)
+_PORT: Final = re.compile(r"(?:[^:]|\[[0-9A-Fa-f:.]+\])+(?::\d{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +30,38 @@ class Folder:
 
     path: str  # absolute, without a trailing slash
 
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        return self.path
+
     def __str__(self) -> str:
         return self.path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Bucket:
-    """A place in an object store: a bucket and what all names in it begin with."""
+    """A place in an object store, or on a host: its authority, and what all names in it begin with.
+
+    `str()` is a URL that means the same place; `repr()` and `shown` leave out who asks, and the password.
+    """
 
     scheme: str
-    name: str
+    name: str  # the authority: a bucket, a host; "" where the scheme has none
     prefix: str  # without slashes at its ends; "" is the whole bucket
 
+    @property
+    def shown(self) -> str:
+        """For messages: without `user:password@`."""
+        row = scheme_named(self.scheme)
+        is_host = row is not None and row.authority is Authority.HOST
+        return _url(self.scheme, (_USER if is_host else _USER_AND_PASSWORD).sub("", self.name), self.prefix)
+
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.name}/{self.prefix}".rstrip("/")
+        return _url(self.scheme, self.name, self.prefix)
+
+    def __repr__(self) -> str:
+        return f"Bucket({self.shown!r})"
 
 
 Location = Folder | Bucket
@@ -69,25 +73,30 @@ def parse_remote(remote: str) -> Location:
     Raises OptionError for what is no remote path, NotYetError for a scheme that a later version reads.
 
     >>> parse_remote("s3://bucket/some prefix/train/")
-    Bucket(scheme='s3', name='bucket', prefix='some prefix/train')
+    Bucket('s3://bucket/some prefix/train')
     """
     if not remote or "\0" in remote:
         raise OptionError(f"Unsupported remote path: {remote!r}; give a folder or a URL such as 's3://bucket/prefix'")
-    if remote.startswith("dbfs:"):
-        raise _not_yet("dbfs", remote)
-    found = _SCHEME.fullmatch(remote)
-    if found is None:
+    if bare := _BARE.fullmatch(remote):
+        scheme, rest = "dbfs", "/" + bare["rest"].lstrip("/")
+    elif found := _URL.fullmatch(remote):
+        scheme, rest = found["scheme"].lower(), found["rest"]
+    else:
         return Folder(os.path.abspath(remote))
-    scheme, rest = found["scheme"].lower(), found["rest"]
-    if scheme == "s3":
-        name, _, prefix = rest.partition("/")
-        if not name:
-            raise OptionError(f"Unsupported remote path: {remote!r} names no bucket; write 's3://bucket/prefix'")
-        return Bucket("s3", name, prefix.strip("/"))
-    if scheme in _PLANNED:
-        raise _not_yet(scheme, remote)
-    hint = "; write the path of a folder without 'file://'" if scheme == "file" else "; give a folder or an s3:// URL"
-    raise OptionError(f"Unsupported remote path: {remote!r} has the scheme {scheme!r}{hint}")
+    row = scheme_named(scheme)
+    if row is None:
+        raise OptionError(f"Unsupported remote path: {scheme}://… has a scheme that no store has; {_hint(scheme)}")
+    if row.opener is None:
+        raise NotYetError(
+            f"stores of the scheme {scheme!r} are not built yet; this version reads folders and {_all_schemes()}"
+        )
+    name, _, path = rest.partition("/")
+    location = Bucket(scheme, name, path.strip("/"))
+    if wrong := _wrong(row, location):
+        # Of a host nothing is shown: where a password ends is not sure in a URL that is wrong.
+        shown = f"{scheme}://…" if row.authority is Authority.HOST else repr(location.shown)
+        raise OptionError(f"Unsupported remote path: {shown} {wrong}; write it as in {row.example!r}")
+    return location
 
 
 def join_remote(remote: str, *parts: str) -> str:
@@ -96,15 +105,45 @@ def join_remote(remote: str, *parts: str) -> str:
     >>> join_remote("s3://bucket/data/", "train", "")
     's3://bucket/data/train'
     """
-    joined = remote if len(remote) == 1 else remote.rstrip("/")
+    joined = "/" if _ROOT.fullmatch(remote) else remote.rstrip("/")
+    if _SCHEME_ALONE.fullmatch(remote):
+        joined = remote.partition("/")[0] + "//"
     for part in parts:
         if part:
-            joined = f"{joined.rstrip('/')}/{part.strip('/')}"
+            joined = f"{joined if joined == '/' else joined + '/'}{part.strip('/')}"
     return joined
 
 
-def _not_yet(scheme: str, remote: str) -> NotYetError:
-    return NotYetError(
-        f"{remote!r}: stores of the scheme {scheme!r} are not built yet; this version reads folders and s3:// "
-        "(with S3_ENDPOINT_URL any S3-compatible endpoint)"
-    )
+def _wrong(row: Scheme, location: Bucket) -> str | None:
+    """What is wrong with a location of this scheme."""
+    name, prefix = location.name, location.prefix
+    if row.authority is Authority.BUCKET and not name:
+        return "names no bucket"
+    if row.authority is Authority.HOST:
+        if not _PORT.fullmatch(_USER.sub("", name)):
+            return "names no host, or no port that is a number (in a password, write '/' as %2F and '@' as %40)"
+        if {"?", "#"} & {*name, *prefix}:
+            return "has '?' or '#' (what follows '?' in a signed URL goes into storage_options as 'query')"
+    if row.authority is Authority.NONE and name:
+        return f"names {name!r} where nothing may stand"
+    if row.is_azure and "." in name and "@" not in name and not prefix:
+        return "names an account, but no container"
+    return None
+
+
+def _url(scheme: str, name: str, prefix: str) -> str:
+    if scheme == "dbfs":
+        return f"dbfs:/{prefix}"
+    if not name:
+        return f"{scheme}:///{prefix}"
+    return f"{scheme}://{name}/{prefix}" if prefix else f"{scheme}://{name}"
+
+
+def _hint(scheme: str) -> str:
+    if scheme == "file":
+        return "write the path of a folder without 'file://'"
+    return f"give a folder or one of {_all_schemes()}, or register a store for it (streaming.storage.register_store)"
+
+
+def _all_schemes() -> str:
+    return ", ".join(f"{scheme}://" for scheme in known_schemes())

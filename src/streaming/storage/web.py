@@ -1,221 +1,187 @@
-"""HTTP for the stores whose interface obstore does not speak: pooled connections, one try each, answers as our kinds.
+"""Any web server as a store: what it serves is read, what it lets be put is written, and it has no list.
 
-urllib3 sends the requests. Redirects are not followed here: who asks knows where its credentials may go.
+Servers differ in what they know, so nothing is believed that an answer does not say: one that ignores ranges sends the
+whole object, which is skipped through; one that states no length is read to its end before its size is told; a version
+that the server does not look at is compared here.
 """
 
 from __future__ import annotations
 
-import email.utils
-import re
-import time
+import base64
+import contextlib
+import itertools
+import os
+import tempfile
 import urllib.parse
-import urllib.request
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from streaming.errors import (
-    ObjectForbiddenError,
     ObjectMissingError,
     OptionError,
     StorageError,
-    StoreBusyError,
-    StoreUnreachableError,
+    StoreCannotError,
     TransferDamagedError,
 )
-from streaming.storage.options import first_set, imported
+from streaming.storage.http_answers import Body, body_of, condition_for, url_of, version_of
+from streaming.storage.http_client import HttpAnswer, HttpClient, HttpSettings
+from streaming.storage.meaning import Asked
+from streaming.storage.options import options_for
+from streaming.storage.settings import StoreSettings
+from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.uploads import CountedFile
+from streaming.storage.url import Bucket
 
-if TYPE_CHECKING:
-    import urllib3
-
+_IN_MEMORY_BYTES: Final = 1 << 24  # of an object whose length is not stated; more goes to a temporary file
 _CHUNK_BYTES: Final = 1 << 20
-_N_CONNECTIONS: Final = 64  # kept per host
-_CONNECT_S: Final = 10.0
-_REASON_BYTES: Final = 4096  # of an error's body, which are read
-_RESET_IN: Final = re.compile(r"\bt\s*=\s*(\d+)")  # RateLimit: "api";r=0;t=55
-REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_NO_HEAD: Final = (405, 501)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a request is about, for the words of its errors."""
-
-    what: str  # the object or place
-    where: str  # the host that is asked
-    who: str  # as whom we ask
-
-    def error(self, kind: type[StorageError], happened: str, check: str) -> StorageError:
-        """An error that says all of it."""
-        return kind(f"{self.what}: {happened}. Asked at {self.where} with {self.who}; {check}")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A head that came, and its body on the way; no error."""
-
-    status: int
-    headers: Mapping[str, str]  # looked up in any case of letters
-    body: urllib3.BaseHTTPResponse
-
-    def content_range(self) -> tuple[int, int, int] | None:
-        """First byte, the one after the last, and the size of the whole, if this is a part."""
-        found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
-        return (int(found[1]), int(found[2]) + 1, int(found[3])) if found else None
+def open_web(location: Bucket, settings: StoreSettings) -> WebStore:
+    """An Opener, for `http://` and `https://`."""
+    options = options_for(location, settings.options)
+    user, at, host = location.name.rpartition("@")
+    if at and {"user", "password"} & set(options):
+        raise OptionError(f"{location.shown}: the user stands in the URL and in storage_options; leave one out")
+    if at:
+        name, _, password = user.partition(":")
+        options |= {"user": urllib.parse.unquote(name), "password": urllib.parse.unquote(password)}
+    headers, identity = _who_asks(options, is_in_url=bool(at))
+    base = f"{location.scheme}://{host}/{location.prefix}".rstrip("/")
+    asked = Asked(location.shown, f"{location.scheme}://{host}", identity, bool(headers or options.get("query")))
+    return WebStore(HttpClient(HttpSettings.of(settings, options), asked, headers), base, options.get("query", ""))
 
 
-class Web:
-    """Owns the connections to hosts, for many threads."""
+class WebStore:
+    """What lies below a URL."""
 
-    def __init__(self, environment: Mapping[str, str], timeout_s: float, *, extra: str) -> None:
-        self._urllib3 = imported("urllib3", package="urllib3", extra=extra, purpose="reading over HTTP")
-        self._proxies = _proxies(environment)
-        settings: dict[str, Any] = {
-            "maxsize": _N_CONNECTIONS,
-            "retries": False,
-            "timeout": self._urllib3.Timeout(connect=min(timeout_s, _CONNECT_S), read=timeout_s),
-            "ca_certs": first_set(environment, "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"),
-        }
-        self._direct = self._urllib3.PoolManager(**settings)
-        self._by_proxy = {
-            scheme: self._urllib3.ProxyManager(url, **settings)
-            for scheme, url in self._proxies.items()
-            if scheme in ("http", "https")
-        }
+    def __init__(self, client: HttpClient, base: str, query: str = "") -> None:
+        """`query` is added to each request."""
+        self._client, self._base, self._query = client, base, query
 
-    def ask(
-        self,
-        asked: Asked,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: Any = None,
-        takes: frozenset[int] = frozenset(),
-    ) -> Answer:
-        """The answer to one request, if its status is below 300 or one that the caller takes; else our error for it."""
-        sent = {"Accept-Encoding": "identity", "User-Agent": "streaming-dataset", **headers}
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store."""
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        answer, body = self._ask(name, headers, version)
+        if body.begin not in (0, offset):
+            raise self._damaged(name, f"bytes from {offset} on were asked for, bytes from {body.begin} on came", answer)
+        if body.n_bytes is not None and body.end in (None, body.n_bytes):
+            facts = ObjectFacts(name, body.n_bytes, version_of(answer.headers))
+            return Content(facts, offset, skipped(iter(answer), offset - body.begin))
+        if body.begin:
+            raise self._damaged(name, f"bytes up to {body.end} came, and no word of how many there are", answer)
+        return self._measured(name, answer, offset)
+
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
+        """See Store."""
+        answer, body = self._ask(name, {"Range": f"bytes={begin}-{end - 1}"}, version)
+        if body.begin not in (0, begin) or (body.end is not None and body.end < end):
+            came = f"bytes {body.begin} to {body.end} of {body.n_bytes} came"
+            raise self._damaged(name, f"bytes {begin} to {end} were asked for, {came}", answer)
+        data = _taken(skipped(iter(answer), begin - body.begin), end - begin)
+        answer.close()
+        if len(data) != end - begin:
+            raise self._damaged(name, f"bytes {begin} to {end} were asked for, {len(data)} came", answer)
+        n_bytes = body.n_bytes if body.n_bytes is not None else self.head(name).n_bytes
+        return Part(ObjectFacts(name, n_bytes, version_of(answer.headers)), data)
+
+    def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
+        """See Store. By one PUT; whether the server shows it only when it is whole is the server's affair."""
         try:
-            response = self._manager(url).request(
-                method, url, headers=sent, body=body, redirect=False, preload_content=False, decode_content=False
-            )
-        except self._urllib3.exceptions.HTTPError as error:
-            raise self._unreachable(asked, error) from error
-        if response.status < 300 or response.status in takes:
-            return Answer(response.status, response.headers, response)
-        try:
-            reason = response.read(_REASON_BYTES)
-        except self._urllib3.exceptions.HTTPError:
-            reason = b""
-        finally:
-            response.close()
-        raise error_of(asked, response.status, response.headers, reason)
+            with open(path, "rb") as file:
+                headers = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
+                body = CountedFile(file, moved)
+                self._client.ask("PUT", self._url(name), name=name, headers=headers, body=body).read()
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read for the upload to {self._base}: {error}") from error
 
-    def read(self, asked: Asked, answer: Answer) -> bytes:
-        """The whole body."""
-        return b"".join(self.chunks(asked, answer))
+    def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """No web server has one. Raises StoreCannotError."""
+        raise StoreCannotError(
+            f"{self._base}/{prefix}: a web server does not list what it has; name the files, or list them where "
+            "they are stored"
+        )
 
-    def chunks(self, asked: Asked, answer: Answer) -> Generator[bytes]:
-        """The body, in order; TransferDamagedError if it ends before its length."""
-        body = answer.body
-        try:
-            while chunk := body.read(_CHUNK_BYTES):
-                yield chunk
-            body.release_conn()
-        except self._urllib3.exceptions.ReadTimeoutError as error:
-            raise self._unreachable(asked, error) from error
-        except (self._urllib3.exceptions.HTTPError, OSError) as error:
-            raise asked.error(
-                TransferDamagedError,
-                f"the connection broke before all bytes had come ({error})",
-                "check the network, and proxies",
-            ) from error
-        finally:
-            body.close()
+    def head(self, name: str) -> ObjectFacts:
+        """See Store."""
+        answer = self._client.ask("HEAD", self._url(name), name=name, takes=_NO_HEAD)
+        if answer.status not in _NO_HEAD:
+            body = body_of(answer.status, answer.headers)
+            if body is not None and body.n_bytes is not None:
+                return ObjectFacts(name, body.n_bytes, version_of(answer.headers))
+        return self.get(name).facts  # what a server does not say of an object, the object says
 
-    def _manager(self, url: str) -> Any:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in self._by_proxy or _is_direct(parts.hostname or "", self._proxies):
-            return self._direct
-        return self._by_proxy[parts.scheme]
+    def delete(self, name: str) -> None:
+        """See Store."""
+        with contextlib.suppress(ObjectMissingError):
+            self._client.ask("DELETE", self._url(name), name=name).read()
 
-    def _unreachable(self, asked: Asked, error: Exception) -> StorageError:
-        if isinstance(error, self._urllib3.exceptions.ReadTimeoutError):
-            happened = "the host said nothing for too long"
-        elif isinstance(error, self._urllib3.exceptions.LocationValueError):
-            return asked.error(OptionError, f"this is no address ({error})", "check the endpoint")  # type: ignore[arg-type]
-        else:
-            happened = f"no answer ({str(error)[:300]})"
-        check = "check the endpoint, the network, certificates, and proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY)"
-        return asked.error(StoreUnreachableError, happened, check)
+    def _ask(self, name: str, headers: dict[str, str], version: str | None) -> tuple[HttpAnswer, Body]:
+        """An answer that is of this version, as far as it says, and what it brings."""
+        answer = self._client.ask("GET", self._url(name), name=name, headers={**headers, **condition_for(version)})
+        came = version_of(answer.headers)
+        if version is not None and came not in (None, version):
+            raise self._damaged(name, "the object changed while it was read", answer)
+        body = body_of(answer.status, answer.headers)
+        if body is None or (answer.status == 206 and not headers):
+            raise self._damaged(name, f"the server answered {answer.status} with no headers that fit", answer)
+        return answer, body
 
+    def _measured(self, name: str, answer: HttpAnswer, offset: int) -> Content:
+        """An object whose length is known at its end."""
+        spool = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115  closed by who reads it, or dropped
+        for chunk in answer:
+            spool.write(chunk)
+        n_bytes = spool.tell()
+        if offset > n_bytes:
+            raise self._damaged(name, f"bytes from {offset} on were asked for, {n_bytes} there are", answer)
+        spool.seek(offset)
+        chunks = iter(lambda: spool.read(_CHUNK_BYTES), b"")
+        return Content(ObjectFacts(name, n_bytes, version_of(answer.headers)), offset, chunks)
 
-def error_of(asked: Asked, status: int, headers: Mapping[str, str], reason: bytes) -> StorageError:
-    """What an answer that is none means."""
-    text = " ".join(reason[:300].decode(errors="replace").split()) or headers.get("X-Error-Message", "")
-    code = headers.get("X-Error-Code", "")  # of the Hugging Face hub
-    told = ": ".join(part for part in (code, text) if part)
-    happened = f"the answer was {status}{f' ({told})' if told else ''}"
-    if status in (401, 403):
-        return asked.error(ObjectForbiddenError, happened, "check the token, and what it may do")
-    if status in (404, 410):
-        return asked.error(ObjectMissingError, happened, "check the path; what a token may not see can look like this")
-    if status in (412, 416):
-        return asked.error(TransferDamagedError, happened, "the object changed while it was read: who writes to it?")
-    if status in (408, 429) or status >= 500:
-        busy = asked.error(StoreBusyError, happened, "try later, or ask less often")
-        assert isinstance(busy, StoreBusyError)
-        busy.retry_after_s = retry_after_s(headers, now_s=time.time())
-        busy.is_throttled = status == 429 or (status == 503 and busy.retry_after_s is not None)
-        return busy
-    return asked.error(StorageError, happened, "check the path and the endpoint")
+    def _url(self, name: str) -> str:
+        return url_of(self._base, name, self._query)
+
+    def _damaged(self, name: str, what: str, answer: HttpAnswer) -> TransferDamagedError:
+        answer.close()
+        return TransferDamagedError(f"{self._base}/{name}: {what}; check who writes to it, and what stands in between")
 
 
-def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
-    """How long the host asks us to wait: `Retry-After` (seconds or a date), else the reset of `RateLimit`.
-
-    >>> retry_after_s({"RateLimit": '"api";r=0;t=55'}, now_s=0.0)
-    55.0
-    """
-    value = headers.get("Retry-After", "").strip()
-    if value.isascii() and value.isdecimal():
-        return float(value)
-    if value:
-        try:
-            return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now_s)
-        except ValueError:
-            return None
-    found = _RESET_IN.search(headers.get("RateLimit", ""))
-    return float(found[1]) if found else None
+def _who_asks(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[str, str], str]:
+    """The headers that say who asks, and what completes "asked with …"."""
+    headers = dict(options.get("headers", {}))
+    said = [f"the {what} of storage_options" for what in ("headers", "query") if what in options]
+    if "token" in options:
+        headers["Authorization"] = f"Bearer {options['token']}"
+        said.append("the token of storage_options")
+    if "user" in options or "password" in options:
+        if "token" in options:
+            raise OptionError("storage_options: give a 'token', or a 'user' with its 'password', not both")
+        words = f"{options.get('user', '')}:{options.get('password', '')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"
+        said.append("the user of the URL" if is_in_url else "the user of storage_options")
+    return headers, " and ".join(said) or "no credentials"
 
 
-def counted(file: Any, n_bytes: int, moved: Any) -> Iterator[bytes]:
-    """The file in pieces for a request's body; `moved` is told how far it is."""
-    n_read = 0
-    while n_read < n_bytes and (piece := file.read(min(_CHUNK_BYTES, n_bytes - n_read))):
-        n_read += len(piece)
-        yield piece
-        if moved is not None:
-            moved(n_read)
+def skipped(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
+    """The same bytes without the first ones."""
+    if not n_bytes:
+        yield from chunks
+        return
+    for chunk in chunks:
+        if n_bytes < len(chunk):
+            yield from itertools.chain((chunk[n_bytes:],), chunks)
+            return
+        n_bytes -= len(chunk)
 
 
-def quoted(path: str) -> str:
-    """A path as it stands in a URL; slashes stay."""
-    return urllib.parse.quote(path, safe="/")
-
-
-def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    """Scheme to proxy, and `no` to the hosts that have none; lower-case names win, as in other tools."""
-    found = {}
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-        value = first_set(environment, name.lower(), name)
-        if value is not None:
-            found[name.lower().removesuffix("_proxy")] = value
-    everywhere = found.pop("all", None)
-    if everywhere is not None:
-        found = {"http": everywhere, "https": everywhere} | found
-    return {scheme: url if scheme == "no" or "://" in url else f"http://{url}" for scheme, url in found.items()}
-
-
-def _is_direct(host: str, proxies: dict[str, str]) -> bool:
-    return bool(urllib.request.proxy_bypass_environment(host, proxies))  # type: ignore[attr-defined]
+def _taken(chunks: Iterator[bytes], n_bytes: int) -> bytes:
+    """The first so many bytes, or all there are."""
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk[: n_bytes - len(data)]
+        if len(data) == n_bytes:
+            break
+    return bytes(data)

@@ -13,75 +13,51 @@ import contextlib
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from typing import Final
 
-from streaming.errors import DeadlineError
-from streaming.testing.s3 import _die_with_parent, free_ports
+from streaming.testing.program import Program, find_program, free_ports
 
-_READY_S: Final = 30.0
+_HOW: Final = "install OpenSSH's server (Debian: `apt-get install openssh-server`)"
 _SEPARATION: Final = "/run/sshd"  # which sshd wants to exist where root starts it
 
 
 class SftpServer:
     """One running server. Made by `started`."""
 
-    def __init__(self, port: int, folder: str, secrets: str, log: str) -> None:
+    def __init__(self, port: int, program: Program) -> None:
         self.port = port
-        self.folder = folder
+        self.folder = os.path.join(program.folder, "files")
         self.user = getpass.getuser()
-        self._secrets, self._log = secrets, log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program = program
 
     @classmethod
     @contextlib.contextmanager
     def started(cls) -> Iterator[SftpServer]:
-        """A server and its empty folder, gone at the end. Raises FileNotFoundError if OpenSSH is not installed."""
-        with tempfile.TemporaryDirectory(prefix="sftp-") as top:
-            folder, secrets = os.path.join(top, "files"), os.path.join(top, "secrets")
-            os.mkdir(folder)
-            os.mkdir(secrets, mode=0o700)
-            (port,) = free_ports(1)
-            server = cls(port, folder, secrets, os.path.join(top, "log"))
-            server._make_keys()
-            server.start()
+        """A server and its empty folder, gone at the end. Raises MissingProgramError."""
+        (port,) = free_ports(1)
+        sshd = find_program("sshd", how=_HOW)
+
+        def command(folder: str) -> list[str]:
+            _configure(folder, port)
+            return [sshd, "-D", "-e", "-f", os.path.join(folder, "config")]
+
+        with Program.started("sshd", command) as program:
+            server = cls(port, program)
+            program.wait_until_ready(server._greeted)
             try:
                 yield server
             finally:
-                server.stop()
-
-    def start(self) -> None:
-        """Listen (again); back when connections are answered."""
-        with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                [_program("sshd"), "-D", "-e", "-f", os.path.join(self._secrets, "config")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
-        self._wait_until_ready()
-
-    def stop(self) -> None:
-        """End the server and every connection to it."""
-        if self._process is None:
-            return
-        self.cut()
-        self._process.kill()
-        self._process.wait()
-        self._process = None
+                server.cut()  # its children, which outlive it
 
     def cut(self) -> None:
         """End every connection; the server goes on."""
-        assert self._process is not None
-        for child in _descendants(self._process.pid):
+        for child in _descendants(self._program.process_id):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child, 9)
+                os.kill(child, signal.SIGKILL)
 
     def url(self, *parts: str) -> str:
         """The URL of a place in the server's folder."""
@@ -90,59 +66,43 @@ class SftpServer:
     def variables(self) -> dict[str, str]:
         """The environment with which this server is reached."""
         return {
-            "COMPOSER_SFTP_KEY_FILE": os.path.join(self._secrets, "user"),
-            "COMPOSER_SFTP_KNOWN_HOSTS_FILE": os.path.join(self._secrets, "known_hosts"),
+            "COMPOSER_SFTP_KEY_FILE": os.path.join(self._program.folder, "user"),
+            "COMPOSER_SFTP_KNOWN_HOSTS_FILE": os.path.join(self._program.folder, "known_hosts"),
         }
 
-    def _make_keys(self) -> None:
-        for name in ("host", "user"):
-            path = os.path.join(self._secrets, name)
-            subprocess.run([_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
-        shutil.copy(os.path.join(self._secrets, "user.pub"), os.path.join(self._secrets, "authorized"))
-        with open(os.path.join(self._secrets, "host.pub")) as public:
-            key = " ".join(public.read().split()[:2])
-        self._write("known_hosts", f"[127.0.0.1]:{self.port} {key}\n")
-        settings = {
-            "ListenAddress": f"127.0.0.1:{self.port}",
-            "HostKey": os.path.join(self._secrets, "host"),
-            "AuthorizedKeysFile": os.path.join(self._secrets, "authorized"),
-            "StrictModes": "no",  # the folder for temporary files is everybody's
-            "PermitRootLogin": "prohibit-password",
-            "UsePAM": "no",
-            "PidFile": "none",
-            "MaxStartups": "100",
-            "Subsystem": "sftp internal-sftp",
-        }
-        self._write("config", "".join(f"{name} {value}\n" for name, value in settings.items()))
-        if os.geteuid() == 0:
-            os.makedirs(_SEPARATION, mode=0o755, exist_ok=True)
-
-    def _write(self, name: str, text: str) -> None:
-        with open(os.path.join(self._secrets, name), "w") as file:
-            file.write(text)
-
-    def _wait_until_ready(self) -> None:
-        end_s = time.monotonic() + _READY_S
-        while True:
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection,
-            ):
-                if connection.recv(4) == b"SSH-":
-                    return
-            assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > end_s:
-                with open(self._log, "rb") as log:
-                    tail = log.read()[-2000:].decode(errors="replace")
-                raise DeadlineError(f"sshd did not answer within {_READY_S:.0f} s:\n{tail}")
-            time.sleep(0.05)
+    def _greeted(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            if connection.recv(4) != b"SSH-":
+                raise OSError("no greeting of SSH")
 
 
-def _program(name: str) -> str:
-    found = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin")))
-    if found is None:
-        raise FileNotFoundError(f"{name} is not installed; install OpenSSH's server (Debian: openssh-server)")
-    return found
+def _configure(folder: str, port: int) -> None:
+    """Keys, made for this one server, and its settings."""
+    os.mkdir(os.path.join(folder, "files"))
+    paths = {name: os.path.join(folder, name) for name in ("host", "user", "authorized", "known_hosts", "config")}
+    for name in ("host", "user"):
+        keygen = find_program("ssh-keygen", how=_HOW)
+        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", paths[name]], check=True)
+    shutil.copy(f"{paths['user']}.pub", paths["authorized"])
+    with open(f"{paths['host']}.pub") as public:
+        key = " ".join(public.read().split()[:2])
+    settings = {
+        "ListenAddress": f"127.0.0.1:{port}",
+        "HostKey": paths["host"],
+        "AuthorizedKeysFile": paths["authorized"],
+        "StrictModes": "no",  # the folder for temporary files is everybody's
+        "PermitRootLogin": "prohibit-password",
+        "UsePAM": "no",
+        "PidFile": "none",
+        "MaxStartups": "100",
+        "Subsystem": "sftp internal-sftp",
+    }
+    with open(paths["known_hosts"], "w") as file:
+        file.write(f"[127.0.0.1]:{port} {key}\n")
+    with open(paths["config"], "w") as file:
+        file.write("".join(f"{name} {value}\n" for name, value in settings.items()))
+    if os.geteuid() == 0:
+        os.makedirs(_SEPARATION, mode=0o755, exist_ok=True)
 
 
 def _descendants(pid: int) -> list[int]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import NotYetError, OptionError
+from streaming.storage.client_options import read_timeout_s
 from streaming.storage.environment import variables_of_stores
-from streaming.storage.objects import read_timeout_s
-from streaming.storage.s3 import Identity, s3_settings
+from streaming.storage.s3_settings import Identity, s3_settings
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere"}
 

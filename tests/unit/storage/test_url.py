@@ -40,7 +40,7 @@ PLANNED = [
     "hdfs://host/a",
     "r2://bucket/a",
 ]
-REFUSED = ["", "file:///data", "file://data", "s3://", "s3:///a", "ftp://host/a", "nonsense://x", "a\0b"]
+REFUSED = ["", "file:///data", "file://data", "s3://", "s3:///a", "tape://host/a", "nonsense://x", "a\0b"]
 
 
 @pytest.mark.parametrize(("remote", "expected"), BUCKETS.items())

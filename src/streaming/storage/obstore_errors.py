@@ -1,0 +1,73 @@
+"""Errors of obstore, which are sentences, as answers and meanings."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Final
+
+from streaming.errors import NoRoomError, ObjectForbiddenError, TransferDamagedError
+from streaming.storage.meaning import Answer, Meaning, broken_off, meaning_of, read_answer, unreachable
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_QUERY: Final = re.compile(r"\?[^\s)]+")  # of a URL in a message; may hold a signature
+_NO_SUCH_ANSWER: Final = re.compile(
+    r"non-partial response when range|[Hh]eader (?:not present|missing)|Requested [^\n]+, got |Requested range was invalid"
+)
+_OF_CREDENTIALS: Final = re.compile(
+    r"performing token request|Error performing [A-Z]+ \S*(?:/latest/(?:api|meta-data)/|/computeMetadata/|//169\.254\.|"
+    r"//sts\.|/oauth2/)|azure cli|az account get-access-token",
+    re.IGNORECASE,
+)
+
+
+def meaning_of_error(error: Exception, *, has_credentials: bool) -> Meaning:
+    """What an error that obstore raised means."""
+    import obstore.exceptions as theirs
+
+    text = str(error)
+    said = text.partition("\n\nDebug source:")[0]
+    if _OF_CREDENTIALS.search(said):
+        return Meaning(
+            ObjectForbiddenError,
+            f"no credentials could be had ({first_line(said)})",
+            "check the role, the credentials file or the login that they come from",
+        )
+    if found := _STATUS.search(said):
+        answer = read_answer(int(found[1]), said)
+        return meaning_of(answer, has_credentials=has_credentials)
+    if "BareRedirect" in text:
+        return meaning_of(Answer(301), has_credentials=has_credentials)
+    if isinstance(error, FileNotFoundError | theirs.NotFoundError):
+        return meaning_of(Answer(404), has_credentials=has_credentials)
+    if isinstance(error, theirs.PreconditionError):
+        return meaning_of(Answer(412), has_credentials=has_credentials)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Meaning(NoRoomError, str(error), "make room")
+    return _without_answer(text)
+
+
+def first_line(error: object) -> str:
+    """The beginning of what a client says, without what may be secret."""
+    return _QUERY.sub("?…", str(error).strip().partition("\n")[0])[:300]
+
+
+def _without_answer(text: str) -> Meaning:
+    if "kind: Interrupted" in text or "IncompleteBody" in text or "IncompleteMessage" in text:
+        return broken_off()
+    if "kind: Timeout" in text or "TimedOut" in text:
+        return unreachable("the store said nothing for too long")
+    if "dns error" in text:
+        return unreachable("the endpoint's name is not known (DNS)")
+    if "kind: Redirect" in text or "error following redirect" in text:
+        return meaning_of(Answer(301), has_credentials=False)
+    if "kind: Connect" in text:
+        reasons = ("ConnectionRefused", "certificate", "InvalidContentType", "tunnel", "Unreachable")
+        detail = next((why for why in reasons if why in text), "")
+        return unreachable(f"no connection to the store{f' ({detail})' if detail else ''}")
+    if "Wanted range" in text:
+        return meaning_of(Answer(416), has_credentials=False)
+    if _NO_SUCH_ANSWER.search(text):
+        what = f"no answer of an object store: {first_line(text)}"
+        return Meaning(TransferDamagedError, what, "check the endpoint, and what stands in between")
+    return unreachable(first_line(text))

@@ -1,0 +1,125 @@
+"""The table of schemes: a row says how a URL of the scheme is read, who opens it, and which options it takes.
+
+A new store is a new row. Openers are named, not imported: ranks and workers parse URLs and must load no client.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from streaming.storage.registry import registered_stores
+
+ENTRY_POINTS: Final = "streaming.stores"  # the group in which a package names its stores
+
+
+class Authority(enum.Enum):
+    """What stands between `//` and the path."""
+
+    BUCKET = "bucket"  # a name, which there must be; anything in it is part of the name
+    HOST = "host"  # as of the web: there must be one, `user:password@` may precede it, `?` and `#` cannot follow
+    ANY = "any"  # a name, a host or nothing
+    NONE = "none"  # nothing: three slashes, or none
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One row."""
+
+    authority: Authority
+    example: str
+    opener: str | None  # "package.module:name" of an Opener; None: a later version has it
+    options: frozenset[str] | None = frozenset()  # what `storage_options` may hold; None: its opener's own affair
+    is_azure: bool = False  # the container may stand in the authority or behind a host (see azure_place)
+
+
+_TRANSPORT: Final = frozenset({"proxy", "no_proxy", "ca_bundle", "connect_timeout", "read_timeout"})
+_KEYS: Final = frozenset({"endpoint", "access_key_id", "secret_access_key", "session_token", "region", "anonymous"})
+_S3: Final = _TRANSPORT | _KEYS | {"requester_pays", "profile", "virtual_hosted_style"}
+_GCS: Final = _TRANSPORT | {
+    "endpoint",
+    "access_key_id",
+    "secret_access_key",
+    "anonymous",
+    "token",
+    "service_account_file",
+    "service_account_key",
+}
+_AZURE: Final = _TRANSPORT | {
+    "endpoint",
+    "account_name",
+    "account_key",
+    "sas_token",
+    "token",
+    "tenant_id",
+    "client_id",
+    "client_secret",
+    "anonymous",
+}
+_WEB: Final = _TRANSPORT | {"headers", "user", "password", "token", "query"}
+_SFTP: Final = frozenset({"user", "password", "key_file", "key_passphrase", "known_hosts", "connect_timeout"})
+
+_HUB: Final = _TRANSPORT | {"endpoint", "token"}
+
+_GCS_OPENER: Final = "streaming.storage.gcs:open_gcs"
+_AZURE_OPENER: Final = "streaming.storage.azure:open_azure"
+_WEB_OPENER: Final = "streaming.storage.web:open_web"
+
+_BUCKET, _HOST, _NONE = Authority.BUCKET, Authority.HOST, Authority.NONE
+_BUILT_IN: Final[Mapping[str, Scheme]] = {
+    "s3": Scheme(_BUCKET, "s3://bucket/prefix", "streaming.storage.s3:open_s3", _S3),
+    "gs": Scheme(_BUCKET, "gs://bucket/prefix", _GCS_OPENER, _GCS),
+    "gcs": Scheme(_BUCKET, "gcs://bucket/prefix", _GCS_OPENER, _GCS),
+    "azure": Scheme(_BUCKET, "azure://container/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
+    "azure-dl": Scheme(_BUCKET, "azure-dl://filesystem/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
+    "az": Scheme(_BUCKET, "az://container/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
+    "abfs": Scheme(_BUCKET, "abfs://filesystem@account.dfs…/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
+    "abfss": Scheme(_BUCKET, "abfss://filesystem@account.dfs…/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
+    "http": Scheme(_HOST, "http://host/folder", _WEB_OPENER, _WEB),
+    "https": Scheme(_HOST, "https://host/folder", _WEB_OPENER, _WEB),
+    "oci": Scheme(_BUCKET, "oci://bucket@namespace/prefix", None, _S3),
+    "oss": Scheme(_BUCKET, "oss://bucket/prefix", None, _S3),
+    "r2": Scheme(_BUCKET, "r2://bucket/prefix", None, _S3),
+    "sftp": Scheme(_HOST, "sftp://user@host/folder", "streaming.storage.sftp:open_sftp", _SFTP),
+    "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", "streaming.storage.hub:open_hub", _HUB),
+    "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", None),
+    "dbfs": Scheme(_NONE, "dbfs:/Volumes/catalog/schema/volume", None, _TRANSPORT | {"endpoint", "token"}),
+    "alipan": Scheme(_NONE, "alipan:///folder", None),
+}
+_NOT_OURS: Final = frozenset({"file", "local", "memory"})  # of fsspec: paths are written without; gone with its process
+
+
+def scheme_named(name: str) -> Scheme | None:
+    """The row of a scheme: registered by the user, built in, or brought by an installed package; None if unknown."""
+    registered = registered_stores().get(name)
+    if registered is not None:
+        return _foreign(name, registered)
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    for found in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
+        return _foreign(name, found.value)
+    return _of_fsspec(name)
+
+
+def known_schemes() -> list[str]:
+    """The names of all schemes that can be opened, sorted."""
+    built_in = {name for name, scheme in _BUILT_IN.items() if scheme.opener is not None}
+    brought = {found.name for found in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    return sorted({*built_in, *brought, *registered_stores()})
+
+
+def _of_fsspec(name: str) -> Scheme | None:
+    """Any other scheme that fsspec knows, where it is installed; looked at only for names that nobody else has."""
+    if name in _NOT_OURS or importlib.util.find_spec("fsspec") is None:
+        return None
+    from fsspec.registry import known_implementations
+
+    return Scheme(Authority.ANY, f"{name}://place/folder", None, None) if name in known_implementations else None
+
+
+def _foreign(name: str, opener: str) -> Scheme:
+    return Scheme(Authority.ANY, f"{name}://place/folder", opener, None)

@@ -150,10 +150,12 @@ def test_a_connection_that_was_cut_at_rest_is_replaced(server: SftpServer, folde
 
 
 @pytest.mark.usefixtures("server")  # without OpenSSH this test is skipped too
-def test_a_server_that_is_gone_is_unreachable() -> None:
+def test_a_server_that_is_gone_is_unreachable(tmp_path: Path) -> None:
     """With the address that was asked."""
     with SftpServer.started() as brief:
-        store = opened(brief, Path(brief.folder))
+        known = tmp_path / "known"
+        known.write_text(Path(brief.variables()["COMPOSER_SFTP_KNOWN_HOSTS_FILE"]).read_text())
+        store = opened(brief, Path(brief.folder), known_hosts=str(known))
         assert list(store.list()) == []
     for _ in range(2):
         with pytest.raises(StoreUnreachableError, match=str(brief.port)):

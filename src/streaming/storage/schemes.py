@@ -118,7 +118,9 @@ def _of_fsspec(name: str) -> Scheme | None:
         return None
     from fsspec.registry import known_implementations
 
-    return Scheme(Authority.ANY, f"{name}://place/folder", None, None) if name in known_implementations else None
+    if name not in known_implementations:
+        return None
+    return Scheme(Authority.ANY, f"{name}://place/folder", "streaming.storage.filesystem:open_filesystem", None)
 
 
 def _foreign(name: str, opener: str) -> Scheme:

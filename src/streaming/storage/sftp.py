@@ -24,8 +24,9 @@ from streaming.errors import (
 )
 from streaming.storage.client_options import read_timeout_s
 from streaming.storage.extras import needed
+from streaming.storage.pool import Pool
 from streaming.storage.settings import StoreSettings
-from streaming.storage.sftp_connection import Connection, Login, Pool, connected, login_of
+from streaming.storage.sftp_connection import Connection, Login, connected, login_of
 from streaming.storage.sftp_session import (
     NO_SUCH_FILE,
     PERMISSION_DENIED,
@@ -44,23 +45,31 @@ _CHUNK_BYTES: Final = 1 << 20
 def open_sftp(location: Bucket, settings: StoreSettings) -> SftpStore:
     """An Opener, for `sftp://`. Connects when first used."""
     login = login_of(location, settings)
-    paramiko = needed("paramiko", package="paramiko", extra="sftp", purpose="sftp://")
-    timeout_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
-    pool = Pool(lambda: connected(paramiko, login, timeout_s), N_CONNECTIONS, login, settings.timeout_s)
+    needed("paramiko", package="paramiko", extra="sftp", purpose="sftp://")
+    silence_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
+    pool = Pool(
+        lambda: connected(login, silence_s),
+        limit=N_CONNECTIONS,
+        place=str(login),
+        timeout_s=settings.timeout_s,
+        close=lambda connection: connection.client.close(),
+        is_alive=Connection.is_alive,
+        harmless=(StorageError, SftpRefusedError),
+    )
     return SftpStore(login, "/" + location.prefix, pool)
 
 
 class SftpStore:
     """The files below a folder of an SFTP server."""
 
-    def __init__(self, login: Login, folder: str, pool: Pool) -> None:
+    def __init__(self, login: Login, folder: str, pool: Pool[Connection]) -> None:
         self._login, self._folder, self._pool = login, folder, pool
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
         with self._told(name):
             connection = self._pool.take()
-            with self._pool.dropped_on_error(connection):
+            with self._pool.settled_on_error(connection):
                 handle, facts = self._opened(connection.session, name, version)
         # In no variable: what paramiko keeps of errors keeps this frame, and so would keep the chunks.
         return Content(
@@ -69,7 +78,7 @@ class SftpStore:
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
-        with self._told(name), self._pool.borrowed() as session:
+        with self._session(name) as session:
             handle, facts = self._opened(session, name, version)
             data = b"".join(session.read(handle, begin, end))
             session.close_handle(handle)
@@ -88,7 +97,7 @@ class SftpStore:
             file = open(path, "rb")  # noqa: SIM115
         except OSError as error:
             raise StorageError(f"{path} cannot be read for the upload to {self._shown(name)}: {error}") from error
-        with file, self._told(name), self._pool.borrowed() as session:
+        with file, self._session(name) as session:
             handle = self._new_file(session, folder, temporary)
             try:
                 n_bytes = session.write(handle, file, moved)
@@ -105,7 +114,7 @@ class SftpStore:
         folders = [prefix]
         while folders:
             folder = folders.pop()
-            with self._told(folder), self._pool.borrowed() as session:
+            with self._session(folder) as session:
                 found = self._in_folder(session, folder)
             for name, attributes in found:
                 if stat.S_ISDIR(attributes.mode):
@@ -115,17 +124,23 @@ class SftpStore:
 
     def head(self, name: str) -> ObjectFacts:
         """See Store."""
-        with self._told(name), self._pool.borrowed() as session:
+        with self._session(name) as session:
             return self._checked(name, session.stat(self._path(name)))
 
     def delete(self, name: str) -> None:
         """See Store."""
-        with self._told(name), self._pool.borrowed() as session:
+        with self._session(name) as session:
             try:
                 session.remove(self._path(name))
             except SftpRefusedError as refusal:
                 if refusal.code != NO_SUCH_FILE:
                     raise
+
+    @contextlib.contextmanager
+    def _session(self, name: str) -> Iterator[SftpSession]:
+        """A session for a block, whose errors become ours."""
+        with self._told(name), self._pool.borrowed() as connection:
+            yield connection.session
 
     def _opened(self, session: SftpSession, name: str, version: str | None) -> tuple[bytes, ObjectFacts]:
         handle = session.open_to_read(self._path(name))
@@ -221,7 +236,7 @@ class _Chunks(Iterator[bytes]):
     def __init__(
         self,
         connection: Connection,
-        pool: Pool,
+        pool: Pool[Connection],
         handle: bytes,
         begin: int,
         end: int,
@@ -255,7 +270,7 @@ class _Chunks(Iterator[bytes]):
         return b"".join(blocks)
 
 
-def _forget(pool: Pool, connection: Connection, handle: bytes, blocks: Generator[bytes]) -> None:
+def _forget(pool: Pool[Connection], connection: Connection, handle: bytes, blocks: Generator[bytes]) -> None:
     """What a dropped `_Chunks` had: a session is good as long as nothing was asked for."""
     if inspect.getgeneratorstate(blocks) == inspect.GEN_CREATED:
         connection.session.forget_handle(handle)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
-import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streaming.errors import (
     ObjectForbiddenError,
     OptionError,
     StorageError,
-    StoreBusyError,
     StoreUnreachableError,
 )
 from streaming.storage.client_options import connect_timeout_s
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
-from streaming.storage.sftp_session import SftpRefusedError, SftpSession
+from streaming.storage.sftp_session import SftpSession
 from streaming.storage.url import Bucket
 
 if TYPE_CHECKING:
@@ -83,70 +79,15 @@ class Connection:
     session: SftpSession
 
     def is_alive(self) -> bool:
+        """Whether nobody has ended it, as far as is known."""
         transport = self.client.get_transport()
         return transport is not None and transport.is_active()
 
 
-class Pool:
-    """Owns connections: at most so many at a time, those at rest for the next call."""
-
-    def __init__(self, connect: Callable[[], Connection], limit: int, login: Login, timeout_s: float) -> None:
-        self._connect, self._limit, self._login, self._timeout_s = connect, limit, login, timeout_s
-        self._free_places = threading.Semaphore(limit)
-        self._resting: list[Connection] = []  # appended and popped from many threads, each in one step
-
-    def take(self) -> Connection:
-        """A connection that nobody else has; it is given back, or dropped."""
-        if not self._free_places.acquire(timeout=self._timeout_s):
-            raise StoreBusyError(
-                f"{self._login}: none of {self._limit} connections came free in {self._timeout_s:.0f} s; "
-                "read with fewer threads, or allow a longer download_timeout"
-            )
-        try:
-            while self._resting:
-                with contextlib.suppress(IndexError):
-                    connection = self._resting.pop()
-                    if connection.is_alive():
-                        return connection
-                    connection.client.close()
-            return self._connect()
-        except BaseException:
-            self._free_places.release()
-            raise
-
-    def give_back(self, connection: Connection) -> None:
-        """It rests between two requests."""
-        self._resting.append(connection)
-        self._free_places.release()
-
-    def drop(self, connection: Connection) -> None:
-        """Answers are under way on it that nobody wants, or it is broken."""
-        connection.client.close()
-        self._free_places.release()
-
-    @contextlib.contextmanager
-    def dropped_on_error(self, connection: Connection) -> Iterator[None]:
-        """Give it back or drop it if the block raises; a refusal of ours or the server's leaves it whole."""
-        try:
-            yield
-        except (StorageError, SftpRefusedError):
-            self.give_back(connection)
-            raise
-        except BaseException:
-            self.drop(connection)
-            raise
-
-    @contextlib.contextmanager
-    def borrowed(self) -> Iterator[SftpSession]:
-        """A session for a block."""
-        connection = self.take()
-        with self.dropped_on_error(connection):
-            yield connection.session
-        self.give_back(connection)
-
-
-def connected(paramiko: Any, login: Login, timeout_s: float) -> Connection:
+def connected(login: Login, timeout_s: float) -> Connection:
     """A session of a server that is known. Raises our kinds."""
+    import paramiko
+
     client = paramiko.SSHClient()
     try:
         _trust_known_hosts(client, login)
@@ -163,6 +104,7 @@ def connected(paramiko: Any, login: Login, timeout_s: float) -> Connection:
             channel_timeout=timeout_s,
         )
         transport = client.get_transport()
+        assert transport is not None
         transport.set_keepalive(_KEEPALIVE_S)
         channel = transport.open_session(window_size=_WINDOW_BYTES, timeout=timeout_s)
         channel.settimeout(timeout_s)
@@ -170,10 +112,10 @@ def connected(paramiko: Any, login: Login, timeout_s: float) -> Connection:
         return Connection(client, SftpSession(channel))
     except BaseException as error:
         client.close()
-        raise _why_not_connected(paramiko, login, error) from error
+        raise _why_not_connected(login, error) from error
 
 
-def _trust_known_hosts(client: Any, login: Login) -> None:
+def _trust_known_hosts(client: SSHClient, login: Login) -> None:
     """Hosts of the file that was named, else of the system and the user. Others are rejected: paramiko's default."""
     if login.known_hosts_file is not None:
         try:
@@ -189,7 +131,9 @@ def _trust_known_hosts(client: Any, login: Login) -> None:
             client.load_system_host_keys(path)
 
 
-def _why_not_connected(paramiko: Any, login: Login, error: BaseException) -> BaseException:
+def _why_not_connected(login: Login, error: BaseException) -> BaseException:
+    import paramiko
+
     if isinstance(error, OptionError) or not isinstance(error, Exception):
         return error
     if isinstance(error, paramiko.BadHostKeyException):

@@ -63,6 +63,7 @@ class SftpSession:
         self._channel = channel
         self._received = bytearray()
         self._early: dict[int, tuple[int, _Fields]] = {}  # answers to requests that nobody has asked for yet
+        self._unwanted = set[int]()  # requests whose answers are still to come
         self._forgotten: list[bytes] = []
         self._ids = itertools.count(1)
         channel.sendall(struct.pack(">IBI", 5, _INIT, 3))
@@ -142,39 +143,43 @@ class SftpSession:
     def read(self, handle: bytes, begin: int, end: int) -> Generator[bytes]:
         """The bytes from `begin` on, in order, up to `end` or to where the file ends by now.
 
-        Requests are under way ahead of what was taken: to stop in the middle ends the use of this session.
+        Requests are under way ahead of what was taken: who stops in the middle makes the next one wait for answers.
         """
         asked, at = deque[tuple[int, int, int]](), begin
-        while asked or at < end:
-            while at < end and len(asked) < _N_UNDER_WAY:
-                n_bytes = min(_BLOCK_BYTES, end - at)
-                asked.append((self._ask(handle, at, n_bytes), at, n_bytes))
-                at += n_bytes
-            number, place, n_bytes = asked.popleft()
-            kind, fields = self._answer(number)
-            if kind == _STATUS:
-                fields.check(end_is_fine=True)
-                end = at = min(end, place)
-                continue
-            data = fields.expected(kind, _DATA).text()
-            if len(data) < n_bytes:  # servers may give less than was asked for
-                rest = n_bytes - len(data)
-                asked.appendleft((self._ask(handle, place + len(data), rest), place + len(data), rest))
-            if place < end:
+        try:
+            while asked or at < end:
+                while at < end and len(asked) < _N_UNDER_WAY:
+                    n_bytes = min(_BLOCK_BYTES, end - at)
+                    asked.append((self._ask(handle, at, n_bytes), at, n_bytes))
+                    at += n_bytes
+                number, place, n_bytes = asked.popleft()
+                kind, fields = self._answer(number)
+                if kind == _STATUS:
+                    fields.check(end_is_fine=True)
+                    return
+                data = fields.expected(kind, _DATA).text()
+                if len(data) < n_bytes:  # servers may give less than was asked for
+                    rest = n_bytes - len(data)
+                    asked.appendleft((self._ask(handle, place + len(data), rest), place + len(data), rest))
                 yield data
+        finally:
+            self._unwanted.update(number for number, _, _ in asked)
 
     def write(self, handle: bytes, file: BinaryIO, moved: Callable[[int], None] | None) -> int:
         """All of `file`, into the open one; how many bytes that were."""
         under_way, n_bytes = deque[int](), 0
-        while block := file.read(_BLOCK_BYTES):
-            if len(under_way) == _N_UNDER_WAY:
+        try:
+            while block := file.read(_BLOCK_BYTES):
+                if len(under_way) == _N_UNDER_WAY:
+                    self._done(under_way.popleft())
+                under_way.append(self._send(_WRITE, _text(handle), struct.pack(">Q", n_bytes), _text(block)))
+                n_bytes += len(block)
+                if moved is not None:
+                    moved(n_bytes)
+            while under_way:
                 self._done(under_way.popleft())
-            under_way.append(self._send(_WRITE, _text(handle), struct.pack(">Q", n_bytes), _text(block)))
-            n_bytes += len(block)
-            if moved is not None:
-                moved(n_bytes)
-        while under_way:
-            self._done(under_way.popleft())
+        finally:
+            self._unwanted.update(under_way)
         return n_bytes
 
     def _ask(self, handle: bytes, begin: int, n_bytes: int) -> int:
@@ -203,7 +208,11 @@ class SftpSession:
     def _answer(self, number: int) -> tuple[int, _Fields]:
         while number not in self._early:
             kind, fields = self._receive()
-            self._early[fields.number()] = (kind, fields)
+            came = fields.number()
+            if came in self._unwanted:
+                self._unwanted.remove(came)
+            else:
+                self._early[came] = (kind, fields)
         return self._early.pop(number)
 
     def _receive(self) -> tuple[int, _Fields]:

@@ -21,12 +21,15 @@ _PREFIXES: Final = (
     "GCS_",
     "GOOGLE_",
     "HF_",
+    "IDENTITY_",  # of Azure, as MSI_
     "HUGGINGFACE_",
     "MOSAICML_STREAMING_",
+    "MSI_",
     "OCI_",
     "OSS_",
     "S3_",
     "SSL_CERT_",
+    "STORAGE_EMULATOR_",
 )
 _NAMES: Final = frozenset(
     {

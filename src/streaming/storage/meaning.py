@@ -16,6 +16,7 @@ from streaming.errors import (
     ObjectMissingError,
     StorageError,
     StoreBusyError,
+    StoreCannotError,
     StoreMovedError,
     StoreUnreachableError,
     TransferDamagedError,
@@ -141,6 +142,8 @@ def meaning_of(answer: Answer, *, has_credentials: bool) -> Meaning:
             f"{answer.shown}: the object changed while it was read, or is shorter than its index says",
             "check who writes to it",
         )
+    if status in (405, 501):
+        return Meaning(StoreCannotError, f"{answer.shown}: it does no such thing", "check that it takes uploads")
     if status == 408 or status >= 500 or code in _BUSY:
         return Meaning(StoreBusyError, answer.shown, "the store is broken or overloaded; try later")
     return Meaning(StorageError, answer.shown, "check the path and the endpoint")

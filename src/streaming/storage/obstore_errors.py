@@ -12,8 +12,15 @@ from streaming.storage.meaning import Answer, Meaning, broken_off, meaning_of, r
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _QUERY: Final = re.compile(r"\?[^\s)]+")  # of a URL in a message; may hold a signature
 _NO_SUCH_ANSWER: Final = re.compile(
-    r"non-partial response when range|[Hh]eader (?:not present|missing)|Requested [^\n]+, got |Requested range was invalid"
+    r"non-partial response when range|[Hh]eader (?:not present|missing)|Requested [^\n]+, got |range was invalid"
 )
+_NO_CONNECTION: Final = {
+    "ConnectionRefused": "ConnectionRefused: nobody listens there",
+    "InvalidCertificate": "its certificate is not trusted; `ca_bundle` or AWS_CA_BUNDLE names certificates to trust",
+    "InvalidContentType": "it does not speak TLS: is it http:// in place of https://?",
+    "tunnel error": "the proxy gives no way to it",
+    "Unreachable": "network unreachable",
+}
 _OF_CREDENTIALS: Final = re.compile(
     r"performing token request|Error performing [A-Z]+ \S*(?:/latest/(?:api|meta-data)/|/computeMetadata/|//169\.254\.|"
     r"//sts\.|/oauth2/)|azure cli|az account get-access-token",
@@ -62,9 +69,8 @@ def _without_answer(text: str) -> Meaning:
     if "kind: Redirect" in text or "error following redirect" in text:
         return meaning_of(Answer(301), has_credentials=False)
     if "kind: Connect" in text:
-        reasons = ("ConnectionRefused", "certificate", "InvalidContentType", "tunnel", "Unreachable")
-        detail = next((why for why in reasons if why in text), "")
-        return unreachable(f"no connection to the store{f' ({detail})' if detail else ''}")
+        why = next((words for sign, words in _NO_CONNECTION.items() if sign in text), "")
+        return unreachable(f"no connection to the store{f' ({why})' if why else ''}")
     if "Wanted range" in text:
         return meaning_of(Answer(416), has_credentials=False)
     if _NO_SUCH_ANSWER.search(text):

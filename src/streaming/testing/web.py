@@ -21,7 +21,7 @@ from typing import Final
 from streaming.testing.program import Program, find_program, free_ports, request
 
 USER: Final = "reader"
-PASSWORD: Final = "a pass:word"
+PASSWORD: Final = "a pass word"
 
 HABITS: Final = {
     "plain": "dav_methods PUT DELETE; create_full_put_path on;",  # as a web server is, and takes uploads
@@ -128,5 +128,6 @@ class WebServer:
 
 def _make_certificate(openssl: str, folder: str) -> None:
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    command += ["-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)

@@ -8,11 +8,9 @@ from typing import Final, Protocol
 
 from streaming.errors import OptionError
 from streaming.fetch.client import FetchClient
+from streaming.storage.schemes import known_schemes, scheme_named
 from streaming.storage.url import parse_remote
 from streaming.write.files import copy_file
-
-SCHEMES: Final = frozenset(("s3", "gs", "oci", "azure", "azure-dl", "hf", "dbfs", "alipan"))
-"""Stores that can be written to, as in `s3://bucket/folder`."""
 
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*):/")
 
@@ -96,10 +94,10 @@ def open_uploader(remote: str, *, retry: int) -> Uploader:
     scheme = scheme_of(remote)
     if scheme is None:
         return FolderUploader(os.path.expanduser(remote), retry=retry)
-    if scheme not in SCHEMES:
+    if scheme_named(scheme) is None:
         raise OptionError(
-            f"Invalid Cloud provider prefix: {scheme}:// in {remote!r} cannot be written to; "
-            f"use a folder or one of {', '.join(sorted(SCHEMES))}"
+            f"Invalid Cloud provider prefix: no store has the scheme {scheme}://; use a folder or one of "
+            f"{', '.join(known_schemes())}"
         )
     parse_remote(remote)  # a store of a later version says so
     return FetcherUploader(remote, retry=retry)

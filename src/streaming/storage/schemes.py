@@ -64,9 +64,11 @@ _WEB: Final = _TRANSPORT | {"headers", "user", "password", "token", "query"}
 _SFTP: Final = frozenset({"user", "password", "key_file", "key_passphrase", "known_hosts", "connect_timeout"})
 
 _HUB: Final = _TRANSPORT | {"endpoint", "token"}
+_DATABRICKS: Final = _TRANSPORT | {"endpoint", "token", "client_id", "client_secret", "profile"}
 
 _GCS_OPENER: Final = "streaming.storage.gcs:open_gcs"
 _AZURE_OPENER: Final = "streaming.storage.azure:open_azure"
+_DATABRICKS_OPENER: Final = "streaming.storage.databricks:open_databricks"
 _WEB_OPENER: Final = "streaming.storage.web:open_web"
 
 _BUCKET, _HOST, _NONE = Authority.BUCKET, Authority.HOST, Authority.NONE
@@ -87,7 +89,7 @@ _BUILT_IN: Final[Mapping[str, Scheme]] = {
     "sftp": Scheme(_HOST, "sftp://user@host/folder", "streaming.storage.sftp:open_sftp", _SFTP),
     "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", "streaming.storage.hub:open_hub", _HUB),
     "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", None),
-    "dbfs": Scheme(_NONE, "dbfs:/Volumes/catalog/schema/volume", None, _TRANSPORT | {"endpoint", "token"}),
+    "dbfs": Scheme(_NONE, "dbfs:/Volumes/catalog/schema/volume", _DATABRICKS_OPENER, _DATABRICKS),
     "alipan": Scheme(_NONE, "alipan:///folder", None),
 }
 _NOT_OURS: Final = frozenset({"file", "local", "memory"})  # of fsspec: paths are written without; gone with its process

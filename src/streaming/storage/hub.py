@@ -17,6 +17,7 @@ from typing import Final
 
 from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
 from streaming.storage.http_answers import body_of, url_of
+from streaming.storage.http_bodies import content_of, part_of
 from streaming.storage.http_client import HttpAnswer, HttpClient, HttpSettings
 from streaming.storage.hub_commits import HubWriter
 from streaming.storage.hub_place import HubPlace, hub_place
@@ -25,7 +26,6 @@ from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.url import Bucket
-from streaming.storage.web import skipped
 
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _N_REDIRECTS: Final = 5
@@ -56,21 +56,12 @@ class HubStore:
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
         answer, facts = self._got(name, f"bytes={offset}-" if offset else None, version)
-        body = body_of(answer.status, answer.headers)
-        if body is None or body.begin not in (0, offset):
-            raise self._damaged(name, f"bytes from {offset} on were asked for, others came", answer)
-        return Content(facts, offset, skipped(iter(answer), offset - body.begin))
+        return content_of(answer, facts, offset, shown=self._shown(name))
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
         answer, facts = self._got(name, f"bytes={begin}-{end - 1}", version)
-        body = body_of(answer.status, answer.headers)
-        if body is None or body.begin not in (0, begin) or (body.end is not None and body.end < end):
-            raise self._damaged(name, f"bytes {begin} to {end} were asked for, others of {facts.n_bytes} came", answer)
-        data = answer.read()[begin - body.begin : end - body.begin]  # small files may come whole
-        if len(data) != end - begin:
-            raise self._damaged(name, f"bytes {begin} to {end} were asked for, {len(data)} came", answer)
-        return Part(facts, data)
+        return part_of(answer, facts, begin, end, shown=self._shown(name))
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store. Puts that happen at the same time become one commit."""

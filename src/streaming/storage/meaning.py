@@ -24,7 +24,9 @@ from streaming.errors import (
 
 CHECK_NETWORK: Final = "check the endpoint, the network, and proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY)"
 
-_NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound", "AccountNotFound"})
+_NO_BUCKET: Final = frozenset(
+    {"BucketNotFound", "NoSuchBucket", "ContainerNotFound", "FilesystemNotFound", "AccountNotFound"}
+)
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 _EXPIRED_WORDS: Final = re.compile(r"\bexpired\b|not valid in the specified time frame", re.IGNORECASE)
 _THROTTLED: Final = frozenset(
@@ -44,7 +46,7 @@ _THROTTLED: Final = frozenset(
 )
 _BUSY: Final = frozenset({"InternalError", "OperationTimedOut", "RequestTimeout", "backendError"})
 # Error bodies are XML (S3, Azure, Google) or JSON (Google, others).
-_CODE_IN: Final = re.compile(r"<Code>([^<]{1,100})</Code>|\"(?:reason|error_code)\":\s*\"([^\"]{1,100})\"")
+_CODE_IN: Final = re.compile(r"<Code>([^<]{1,100})</Code>|\"(?:reason|error_code|code)\":\s*\"([^\"]{1,100})\"")
 _MESSAGE_IN: Final = re.compile(r"<Message>([^<\n]{1,300})|\"message\":\s*\"([^\"]{1,300})\"")
 _DETAIL_IN: Final = re.compile(r"<AuthenticationErrorDetail>([^<\n]{1,300})")
 _REGION_IN: Final = re.compile(r"<Region>([^<]{1,40})</Region>")

@@ -40,6 +40,7 @@ class Scheme:
 _TRANSPORT: Final = frozenset({"proxy", "no_proxy", "ca_bundle", "connect_timeout", "read_timeout"})
 _KEYS: Final = frozenset({"endpoint", "access_key_id", "secret_access_key", "session_token", "region", "anonymous"})
 _S3: Final = _TRANSPORT | _KEYS | {"requester_pays", "profile", "virtual_hosted_style"}
+_ALIKE: Final = _TRANSPORT | _KEYS | {"virtual_hosted_style"}
 _GCS: Final = _TRANSPORT | {
     "endpoint",
     "access_key_id",
@@ -83,9 +84,9 @@ _BUILT_IN: Final[Mapping[str, Scheme]] = {
     "abfss": Scheme(_BUCKET, "abfss://filesystem@account.dfs…/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
     "http": Scheme(_HOST, "http://host/folder", _WEB_OPENER, _WEB),
     "https": Scheme(_HOST, "https://host/folder", _WEB_OPENER, _WEB),
-    "oci": Scheme(_BUCKET, "oci://bucket@namespace/prefix", None, _S3),
-    "oss": Scheme(_BUCKET, "oss://bucket/prefix", None, _S3),
-    "r2": Scheme(_BUCKET, "r2://bucket/prefix", None, _S3),
+    "oci": Scheme(_BUCKET, "oci://bucket@namespace/prefix", "streaming.storage.oci:open_oci", _ALIKE | {"profile"}),
+    "oss": Scheme(_BUCKET, "oss://bucket/prefix", "streaming.storage.s3_alikes:open_oss", _ALIKE),
+    "r2": Scheme(_BUCKET, "r2://bucket/prefix", "streaming.storage.s3_alikes:open_r2", _ALIKE),
     "sftp": Scheme(_HOST, "sftp://user@host/folder", "streaming.storage.sftp:open_sftp", _SFTP),
     "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", "streaming.storage.hub:open_hub", _HUB),
     "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", None),

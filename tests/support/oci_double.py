@@ -71,7 +71,7 @@ class OciDouble(HttpDouble):
         if wrong is not None:
             return _error(401, "NotAuthenticated", wrong)
         path = request.raw_path.partition("?")[0]
-        if path == "/n/":
+        if path == "/n":
             return Reply.json(NAMESPACE)
         if path == f"/n/{NAMESPACE}/b/{BUCKET}/o":
             return self._list(request)

@@ -144,7 +144,7 @@ class OciStore:
 
     def _bucket(self) -> str:
         if self._namespace is None:  # two threads may both ask; they hear the same
-            self._namespace = json.loads(self._ask("GET", f"{self._endpoint}/n/", "").read())
+            self._namespace = json.loads(self._ask("GET", f"{self._endpoint}/n", "").read())
         bucket = urllib.parse.quote(self._location.name.partition("@")[0], safe="")
         return f"{self._endpoint}/n/{urllib.parse.quote(self._namespace or '', safe='')}/b/{bucket}"
 

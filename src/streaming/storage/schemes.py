@@ -89,7 +89,7 @@ _BUILT_IN: Final[Mapping[str, Scheme]] = {
     "r2": Scheme(_BUCKET, "r2://bucket/prefix", "streaming.storage.s3_alikes:open_r2", _ALIKE),
     "sftp": Scheme(_HOST, "sftp://user@host/folder", "streaming.storage.sftp:open_sftp", _SFTP),
     "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", "streaming.storage.hub:open_hub", _HUB),
-    "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", None),
+    "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", "streaming.storage.hdfs:open_hdfs", None),
     "dbfs": Scheme(_NONE, "dbfs:/Volumes/catalog/schema/volume", _DATABRICKS_OPENER, _DATABRICKS),
     "alipan": Scheme(_NONE, "alipan:///folder", None),
 }

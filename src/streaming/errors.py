@@ -173,6 +173,18 @@ class NoRoomError(StorageError):
     """The local disk has no room for a shard."""
 
 
+class CacheTakenError(StorageError):
+    """The cache folder is a copy of another remote."""
+
+
+class CredentialsWantedError(StorageError):
+    """The store cannot be asked before the user's function has given credentials. Never reaches the user."""
+
+
+class CacheWriteError(StorageError):
+    """This user cannot write the cache folder: what is there is read, the rest comes without it."""
+
+
 class IndexMissingError(StreamingError, RuntimeError):
     """There is no `index.json` where the dataset should be (RuntimeError, as the predecessor raises)."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from streaming.errors import OptionError
+from streaming.fetch.credentials import CredentialProvider
 from streaming.order import StreamWeight
 from streaming.read.place import Place, private_root
+from streaming.storage.options import checked_options
 from streaming.storage.url import Folder, join_remote, parse_remote
 
 
@@ -19,7 +23,10 @@ class Stream:
     read there, never changed. With a URL and no `local`, a private folder in the system's temporary directory is
     used. `split` is a sub-folder of both. The other settings, where left out, are those of the dataset:
     `download_retry` attempts per file, `download_timeout` seconds, `validate_hash` (a hash name; None for the fastest
-    that the index has; False for none), `keep_zip` to keep compressed files beside the decompressed.
+    that the index has; False for none), `keep_zip` to keep compressed files beside the decompressed,
+    `storage_options` for the store: endpoint, credentials and so on, see docs/stores.md. Its `credentials` may be a
+    function without arguments that returns such options, with `expires_at` (seconds since 1970 or a datetime) if they
+    expire; it is called in your process, when they are first needed and before they expire.
 
     At most one weight may be given: `proportion` (relative to the other streams'), `repeat` (multiples of the stream,
     fractions too) or `choose` (samples per epoch). A stream is never written to, so several datasets may use it; what
@@ -39,6 +46,7 @@ class Stream:
         download_timeout: float | None = None,
         validate_hash: str | bool | None = None,
         keep_zip: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.remote = None if remote is None else os.fspath(remote)
         self.local = None if local is None else os.fspath(local)
@@ -50,6 +58,7 @@ class Stream:
         self.download_timeout = download_timeout
         self.validate_hash = validate_hash
         self.keep_zip = keep_zip
+        self.storage_options = storage_options
         self._check()
 
     def _check(self) -> None:
@@ -62,6 +71,10 @@ class Stream:
             raise OptionError(f"split={self.split!r} must be a folder below the stream's root")
         self.weight  # noqa: B018  raises for one that cannot be
         _check_fetching(self.download_retry, self.download_timeout, self.validate_hash)
+        if self.storage_options:
+            if not self.remote:
+                raise OptionError("storage_options say how `remote` is asked, and this stream has none")
+            split_options(self.remote, self.storage_options)
 
     @property
     def weight(self) -> StreamWeight:
@@ -70,6 +83,10 @@ class Stream:
 
     def __repr__(self) -> str:
         said = {name: value for name, value in vars(self).items() if value not in (None, "")}
+        if self.remote:
+            said["remote"] = parse_remote(self.remote).shown
+        if self.storage_options:  # names alone: values may be secret
+            said["storage_options"] = sorted(self.storage_options)
         return f"Stream({', '.join(f'{name}={value!r}' for name, value in said.items())})"
 
 
@@ -82,6 +99,7 @@ class StreamDefaults:
     download_timeout: float = 60.0
     validate_hash: str | bool | None = None
     keep_zip: bool = False
+    storage_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         _check_fetching(self.download_retry, self.download_timeout, self.validate_hash)
@@ -118,15 +136,34 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
         name: getattr(defaults, name) if getattr(stream, name) is None else getattr(stream, name)
         for name in ("download_retry", "download_timeout", "validate_hash", "keep_zip")
     }
+    options, credentials = "{}", None
+    if not is_folder and stream.remote:
+        given = defaults.storage_options if stream.storage_options is None else stream.storage_options
+        options, credentials = split_options(remote, given or {})
+    shown = remote if stream.remote is None else parse_remote(remote).shown
     return Place(
-        title=f"stream {number} ({join_remote(remote, split)})",
+        title=f"stream {number} ({join_remote(shown, split)})",
         source=None if source_root is None else os.path.join(source_root, split).rstrip("/"),
         remote=join_remote(remote, split),
         root=root,
         is_private=is_private,
         cache=os.path.join(root, split).rstrip("/"),
+        options=options,
+        credentials=credentials,
         **chosen,
     )
+
+
+def split_options(remote: str, storage_options: Mapping[str, Any]) -> tuple[str, CredentialProvider | None]:
+    """A stream's options, checked, as JSON, and the function in them that gives credentials. Raises OptionError."""
+    rest = dict(storage_options)
+    credentials = rest.pop("credentials", None)
+    if credentials is not None and not callable(credentials):
+        raise OptionError(
+            "storage_options: 'credentials' must be a function that returns options such as access_key_id and "
+            f"secret_access_key, not {type(credentials).__name__}; what does not change is an option of its own"
+        )
+    return json.dumps(checked_options(remote, rest)), credentials
 
 
 def _absolute(folder: str) -> str:

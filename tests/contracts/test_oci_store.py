@@ -20,9 +20,10 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.storage.bucket_store import BucketStore
-from streaming.storage.connect import Stores
+from streaming.storage.connect import Stores, open_store
 from streaming.storage.oci import OciStore, oci_s3
 from streaming.storage.oci_login import OciLogin, oci_login
+from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket, parse_remote
 from streaming.testing.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -94,9 +95,7 @@ class TestOciWithKeys(StoreContract):
     def store(self, s3: S3Server) -> Store:
         variables = {"OCI_ACCESS_KEY_ID": ACCESS_KEY, "OCI_SECRET_ACCESS_KEY": SECRET_KEY, "NO_PROXY": "127.0.0.1"}
         remote = f"oci://{s3.bucket}@{NAMESPACE}/place {next(_numbers)}"
-        store = Stores(variables).open(remote, 20.0, {"endpoint": s3.endpoint})
-        assert isinstance(store, BucketStore)
-        return store
+        return Stores(variables).open(remote, 20.0, {"endpoint": s3.endpoint})
 
 
 def test_requests_are_signed_as_oracles_sdk_signs_them() -> None:
@@ -156,14 +155,17 @@ def test_keys_go_before_the_profile_which_goes_before_nothing(tmp_path: Path, oc
     """Options before variables; both at once contradict."""
     config = oci.configure(tmp_path / "oci")
     keys = {"OCI_ACCESS_KEY_ID": "k", "OCI_SECRET_ACCESS_KEY": "s", "OCI_REGION": "eu-frankfurt-1"}
-    remote = "oci://b@n/p"
-    assert isinstance(Stores(config | keys).open(remote, 1.0), BucketStore)
-    assert isinstance(Stores(config | keys).open(remote, 1.0, {"profile": "DEFAULT"}), OciStore)
-    assert isinstance(Stores(config).open(remote, 1.0), OciStore)
+
+    def store(environment: dict[str, str], **options: str) -> Store:
+        return open_store("oci://b@n/p", StoreSettings(options, environment, 1.0))
+
+    assert isinstance(store(config | keys), BucketStore)
+    assert isinstance(store(config | keys, profile="DEFAULT"), OciStore)
+    assert isinstance(store(config), OciStore)
     with pytest.raises(OptionError, match="not both"):
-        Stores(config).open(remote, 1.0, {"profile": "DEFAULT", "access_key_id": "k", "secret_access_key": "s"})
+        store(config, profile="DEFAULT", access_key_id="k", secret_access_key="s")
     with pytest.raises(OptionError, match="OCI_ACCESS_KEY_ID"):
-        Stores({"HOME": "/nowhere"}).open(remote, 1.0)
+        store({"HOME": "/nowhere"})
 
 
 def test_the_s3_endpoint_is_one_of_namespace_and_region() -> None:

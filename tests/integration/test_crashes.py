@@ -110,7 +110,7 @@ def test_twenty_kills_of_everything(source: str, tmp_path: Path, monkeypatch: py
     assert [report.epochs for report in after] == [report.epochs for report in clean]
     _wait_until(lambda: not _fetchers(str(cache)), "the fetcher to end with its last client")
     shards = {f"shard.{number:05}.mds" for number in range(len(list(Path(source).glob("shard.*"))))}
-    assert set(os.listdir(cache / "node0")) == {*shards, "index.json", ".streaming"}
+    assert set(os.listdir(cache / "node0")) == {*shards, "index.json", ".streaming", ".streaming-source"}
     assert _shared_memory() <= shared_memory
     assert os.listdir(temporary) == []
     left = [str(path) for path in (cache / "node0" / ".streaming").rglob("*") if path.is_file()]

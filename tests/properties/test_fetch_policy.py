@@ -70,7 +70,7 @@ def test_what_begins_is_what_the_rules_say(events: list[tuple[object, ...]]) -> 
     policy, plain = FetchPolicy[str](LIMITS, 0.0), Plain()
     for event in events:
         happen(policy, plain, event)
-        begun = policy.take()
+        begun = policy.take().begun
         for name in begun:
             entry = plain.may_begin()[0]
             assert entry[3] == name
@@ -156,7 +156,7 @@ def finish_all(policy: FetchPolicy[str], plain: Plain) -> None:
     while begun:
         for name in begun:
             policy.finished(name, plain.now_s)
-        begun = policy.take()
+        begun = policy.take().begun
         turns.update(begun)
     assert set(plain.waiting) <= turns
     for name in plain.waiting:

@@ -47,6 +47,7 @@ class Fault:
     """What happens to one request, once."""
 
     status: int = 200
+    code: str = ""  # of the error, as S3 says it
     cut_after: int = -1  # bytes of the body, then the connection is closed
     silent: bool = False  # no answer until the test ends
     flip: bool = False  # the first byte of the body comes changed
@@ -63,6 +64,7 @@ class FaultyStore:
     drip_s: float = 0.0  # between pieces of 64 KiB
     n_gets: Counter[str] = field(default_factory=Counter)
     ranges: list[tuple[str, int]] = field(default_factory=list)
+    asked_as: list[tuple[float, str, str]] = field(default_factory=list)  # moment, access key, session token
     _over: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
@@ -116,6 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
         store: FaultyStore = self.server.store  # type: ignore[attr-defined]
         key = self.path.partition("?")[0].removeprefix("/bkt/")
         store.n_gets[key] += 1
+        identity = re.search(r"Credential=([^/]+)/", self.headers.get("Authorization", ""))
+        token = self.headers.get("x-amz-security-token", "")
+        store.asked_as.append((time.time(), identity[1] if identity else "", token))
         faults = store.faults.get(key)
         fault = faults.pop(0) if faults else Fault()
         with contextlib.suppress(OSError):
@@ -124,7 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             elif fault.status != 200 or key not in store.objects:
                 store._over.wait(store.delay_s)
-                self._send_head(fault.status if fault.status != 200 else 404, 0)
+                body = f"<Error><Code>{fault.code}</Code></Error>".encode() if fault.code else b""
+                self._send_head(fault.status if fault.status != 200 else 404, len(body))
+                self.wfile.write(body)
             else:
                 store._over.wait(store.delay_s)
                 self._send_object(store, key, store.objects[key], fault)

@@ -20,12 +20,25 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from streaming.errors import NoRoomError, StorageError
+from streaming.errors import CacheWriteError, NoRoomError, StorageError
 
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_PRIVATE_FOLDER: Final = ".streaming"  # sockets, locks and logs: never swept
+_READ_BYTES: Final = 1 << 20
+_UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+PRIVATE_FOLDER: Final = ".streaming"  # sockets, locks and logs: never swept
+
+
+def table_name(name: str) -> str:
+    """What the offset table of a file is called that lies beside it, or beside its place."""
+    folder, base = os.path.split(name)
+    return os.path.join(folder, f".{base}.table")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is somebody's half-written work, or was."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_present(path: str, n_bytes: int) -> bool:
@@ -53,7 +66,7 @@ class Temporaries:
         Raises NoRoomError if the disk has no room, StorageError if the folder cannot be written or lies outside `root`.
         """
         final = os.path.join(root, name)
-        with _told(final):
+        with told(final):
             make_folder(root, os.path.dirname(name))
             file, path = self._create(final)
         try:
@@ -67,6 +80,11 @@ class Temporaries:
             os.close(file)
             with self._lock:
                 self._paths.discard(path)
+
+    def paths(self) -> frozenset[str]:
+        """The temporaries that are being written now."""
+        with self._lock:
+            return frozenset(self._paths)
 
     def close(self) -> None:
         """Delete all; writers that go on write into files without a name."""
@@ -98,11 +116,12 @@ class Temporary:
 
     def __init__(self, file: int, path: str, final: str, mode: int) -> None:
         self._file, self._path, self._final, self._mode = file, path, final, mode
+        self._lock = threading.Lock()
         self.n_bytes = 0  # written so far
 
     def take_room(self, n_bytes: int) -> None:
         """Reserve the room before any byte is moved, so that a full disk is met first."""
-        with _told(self._final):
+        with told(self._final):
             try:
                 os.posix_fallocate(self._file, 0, n_bytes)
             except OSError as error:
@@ -111,15 +130,31 @@ class Temporary:
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append."""
-        with _told(self._final), memoryview(chunk) as whole:
+        with told(self._final), memoryview(chunk) as whole:
             done = 0
             while done < len(whole):
                 done += os.write(self._file, whole[done:])
         self.n_bytes += done
 
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Write a piece where it belongs; pieces may come in any order, from several threads."""
+        with told(self._final), memoryview(data) as whole:
+            done = 0
+            while done < len(whole):
+                done += os.pwrite(self._file, whole[done:], offset + done)
+        with self._lock:
+            self.n_bytes = max(self.n_bytes, offset + done)
+
+    def read_back(self) -> Iterator[bytes]:
+        """What was written, in order."""
+        offset = 0
+        while chunk := os.pread(self._file, _READ_BYTES, offset):
+            yield chunk
+            offset += len(chunk)
+
     def place(self) -> None:
         """Let the file appear under its final name, with what was written and no more."""
-        with _told(self._final):
+        with told(self._final):
             os.ftruncate(self._file, self.n_bytes)
             os.fchmod(self._file, self._mode)
             os.rename(self._path, self._final)
@@ -155,10 +190,10 @@ def sweep(root: str) -> int:
     """Delete the temporaries of dead writers below `root`; how many there were."""
     n_swept = 0
     for folder, folders, names in os.walk(root):
-        if _PRIVATE_FOLDER in folders:
-            folders.remove(_PRIVATE_FOLDER)
+        if PRIVATE_FOLDER in folders:
+            folders.remove(PRIVATE_FOLDER)
         for name in names:
-            if _TEMPORARY.fullmatch(name):
+            if is_temporary(name):
                 n_swept += _delete_if_dead(os.path.join(folder, name))
     return n_swept
 
@@ -187,7 +222,7 @@ def _lock(file: int) -> None:
 
 
 @contextlib.contextmanager
-def _told(final: str) -> Iterator[None]:
+def told(final: str) -> Iterator[None]:
     """The system's errors, with the file that they befell and what to do."""
     try:
         yield
@@ -196,6 +231,7 @@ def _told(final: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise NoRoomError(f"no room on the disk for {final}; make room there, or choose another `local`") from error
-        raise StorageError(
+        kind = CacheWriteError if error.errno in _UNWRITABLE else StorageError
+        raise kind(
             f"cannot write {final}: {error.strerror or error}; check owner, mode and file system of its folder"
         ) from error

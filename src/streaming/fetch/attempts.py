@@ -1,13 +1,22 @@
-"""Trying again: what is worth it, how often, and how long to pause before."""
+"""Trying again: what is worth it, how often, and how long to pause before.
+
+1. An error that another try cannot mend (missing, forbidden, a bad setting) is raised at once.
+2. Others are tried again after a pause that doubles, with jitter, as often as the user allows.
+3. A store that asks to slow down has not failed: such an answer is no attempt, it slows every request to that store
+   (`pace`). It becomes an error when nothing else has come from the store for as long as the user's time-out.
+"""
 
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from streaming.errors import StorageError, StoreBusyError, StoreUnreachableError, TransferDamagedError
+from streaming.fetch.pace import Pace
 
 T = TypeVar("T")
 
@@ -19,18 +28,91 @@ def backoff_s(attempt: int, *, rng: random.Random) -> float:
     return min(30.0, 0.5 * 2.0**attempt) * rng.uniform(0.5, 1.0)
 
 
-def attempted(what: str, n_attempts: int, call: Callable[[int], T], *, rng: random.Random) -> T:
-    """What `call(attempt)` gives, tried up to `n_attempts` times where another try can help.
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What the user allows for one file: attempts, and seconds in which nothing comes but requests to slow down."""
+
+    n_attempts: int
+    throttled_s: float = 60.0
+
+
+class Lane:
+    """The way to one store: requests of all threads go through it, at the store's pace."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pace = Pace()
+        self._answered_s = time.monotonic()
+        self.n_requests = 0
+        self.n_refused = 0
+
+    def enter(self) -> None:
+        """Return when a request may go."""
+        while True:
+            with self._lock:
+                now_s = time.monotonic()
+                turn_s = self._pace.take_turn(now_s)
+            while (wait_s := turn_s - time.monotonic()) > 0:
+                time.sleep(wait_s)
+            with self._lock:
+                if self._pace.may_go(time.monotonic()):
+                    self.n_requests += 1
+                    return
+
+    def answered(self) -> None:
+        """The store gave what was asked for, or an error of its own."""
+        self._answered_s = time.monotonic()
+
+    def refused(self, retry_after_s: float | None) -> float:
+        """The store asked to slow down; for how many seconds it has done nothing else."""
+        with self._lock:
+            now_s = time.monotonic()
+            self.n_refused += 1
+            self._pace.refused(now_s, retry_after_s)
+            return now_s - self._answered_s
+
+
+class Lanes:
+    """One lane per store; `key` is what shares a limit: a bucket, a host."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, Lane] = {}
+
+    def lane(self, key: str) -> Lane:
+        """The lane to this store, the same for all who ask."""
+        known = self._lanes.get(key)
+        return self._lanes.setdefault(key, Lane()) if known is None else known
+
+    def numbers(self) -> dict[str, int]:
+        """Requests to all stores, and how many of them were told to slow down."""
+        lanes = list(self._lanes.values())
+        return {"requests": sum(lane.n_requests for lane in lanes), "refused": sum(lane.n_refused for lane in lanes)}
+
+
+def attempted(what: str, patience: Patience, lane: Lane, call: Callable[[int], T], *, rng: random.Random) -> T:
+    """What `call(attempt)` gives, tried again where another try can help.
 
     The last error is raised, with the number of attempts in its words. `what` is for the error if none is allowed.
     """
-    if n_attempts < 1:
+    if patience.n_attempts < 1:
         raise StorageError(f"{what}: no attempt is allowed; set download_retry (of a writer: retry) to 1 or more")
-    for attempt in range(n_attempts):
+    attempt = 0
+    began_s = time.monotonic()
+    while True:
+        lane.enter()
         try:
-            return call(attempt)
+            result = call(attempt)
         except _WORTH_IT as error:
-            if attempt + 1 == n_attempts:
-                raise type(error)(f"{error} (attempt {attempt + 1} of {n_attempts})") from error
-        time.sleep(backoff_s(attempt, rng=rng))
-    raise AssertionError("unreachable")
+            if isinstance(error, StoreBusyError) and error.is_throttled:
+                silent_s = lane.refused(error.retry_after_s)
+                if min(silent_s, time.monotonic() - began_s) > patience.throttled_s:
+                    raise type(error)(f"{error} (asked to slow down for {silent_s:.0f} s)") from error
+                continue
+            lane.answered()
+            attempt += 1
+            if attempt >= patience.n_attempts:
+                raise type(error)(f"{error} (attempt {attempt} of {patience.n_attempts})") from error
+        else:
+            lane.answered()
+            return result
+        time.sleep(backoff_s(attempt - 1, rng=rng))

@@ -11,20 +11,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import select
-import socket
 import threading
-import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from streaming.cache.files import is_present
-from streaming.errors import DeadlineError, FetchError
+from streaming.errors import (
+    CredentialsWantedError,
+    DeadlineError,
+    FetchError,
+)
 from streaming.fetch import protocol
-from streaming.fetch.launch import KilledAtStartError, launch, may_start
-from streaming.fetch.meeting import Place, PlaceError, connect, log_tail, place_in_root, private_place
+from streaming.fetch.connection import Connection, Deadline
+from streaming.fetch.credentials import CredentialProvider, Credentials, purse_of
+from streaming.fetch.door import ANSWER_S, Door, NoneListensError
+from streaming.fetch.meeting import log_tail
 from streaming.fetch.protocol import (
     PROTOCOL,
     SLICE_S,
@@ -35,28 +40,34 @@ from streaming.fetch.protocol import (
     Done,
     Failed,
     FileNeed,
+    GiveCredentials,
     Hello,
     ListObjects,
     Put,
     ReadObject,
+    ReadRanges,
+    Reason,
     Request,
+    Span,
     StreamConfig,
     Wait,
 )
+from streaming.fetch.providers import Providers
 from streaming.storage.local import FolderStore
+from streaming.storage.registry import registered_stores
 from streaming.storage.url import Folder, parse_remote
 
 _DEADLINE_S: Final = 120.0
-_ANSWER_S: Final = 30.0  # beyond its slice, before a fetcher that says nothing counts as stuck
-_CONNECT_S: Final = 30.0
-_RESPECT_START_S: Final = 5.0  # how long another starter is believed to be alive
 _MAX_DEATHS: Final = 5  # of the fetcher, within one request
+_TO_BE_TOLD: Final = "-"  # no life of the fetcher: a list that is to be sent again
+_MAX_VANISHED: Final = 2  # times that a file may be gone again before its reader sees it
+_MAX_EVICTED: Final = 100  # the same where a limit makes the fetcher delete
 
 
 class FetchClient:
     """One process's way to the fetcher of its cache root. Thread-safe; pickles as configuration."""
 
-    _held: _Connection | None
+    _held: Connection | None
 
     def __init__(
         self,
@@ -65,11 +76,22 @@ class FetchClient:
         *,
         job: str | None = None,
         deadline_s: float = _DEADLINE_S,
+        cache_limit: int | None = None,
+        providers: Mapping[int, CredentialProvider] | None = None,
     ) -> None:
-        """Starts nothing and connects to nothing. `root` is where lock, socket and log lie; None: outside any cache."""
+        """Starts nothing and connects to nothing. `root` is where lock, socket and log lie; None: outside any cache.
+
+        `cache_limit`: the most bytes that may lie below the roots of all streams. `providers`: functions that give the
+        credentials of some streams, by number; called in this process, in the thread that needs them.
+        """
+        self._cache_limit = cache_limit
         self._root = None if root is None else os.path.abspath(root)
-        self._streams = tuple(map(_absolute, streams))
         self._job = os.urandom(8).hex() if job is None else job
+        self._functions = {purse_of(self._job, number): each for number, each in (providers or {}).items()}
+        self._streams = tuple(
+            replace(_absolute(stream), purse=purse_of(self._job, number) if number in (providers or {}) else "")
+            for number, stream in enumerate(streams)
+        )
         self._deadline_s = max([deadline_s, *(stream.download_timeout + 30.0 for stream in self._streams)])
         self._begin()
 
@@ -88,11 +110,15 @@ class FetchClient:
         """Whether the file is on disk, whole; asks nobody."""
         return is_present(self.path(need), need.n_bytes)
 
-    def announce(self, reader: str, needs: Sequence[FileNeed]) -> None:
-        """Say what `reader` needs next, in order of first use; replaces its last list. Silent if all is on disk."""
-        if reader not in self._lists and all(map(self.is_present, needs)):
+    def announce(self, reader: str, needs: Sequence[FileNeed], held: Sequence[FileNeed] = ()) -> None:
+        """Say what `reader` needs next, in order of first use; replaces its last list.
+
+        Without a limit it is silent if all is on disk. With one the list says also what is on disk, since what is
+        needed last is deleted first, and `held` what must stay: files that the reader has open or will open soon.
+        """
+        if self._cache_limit is None and reader not in self._lists and all(map(self.is_present, needs)):
             return
-        request = Announce(reader, tuple(needs))
+        request = Announce(reader, tuple(needs), tuple(held))
         with self._lock:
             self._lists[reader] = _List(request)
         self._ask(request, f"{len(needs)} announced files to be noted")
@@ -106,12 +132,13 @@ class FetchClient:
         path = self.path(need)
         n_vanished = 0
         while not self.is_present(need):
-            if n_vanished > 2:
+            if n_vanished > (_MAX_VANISHED if self._cache_limit is None else _MAX_EVICTED):
                 raise FetchError(
                     f"{path} came {n_vanished} times and was gone or of another size each time; who else writes there?"
                 )
             stream = self._streams[need.stream]
-            self._ask(Wait(need), f"{need.name} of {stream.remote} to come to {stream.local}", timeout_s=timeout_s)
+            shown = parse_remote(stream.remote).shown
+            self._ask(Wait(need), f"{need.name} of {shown} to come to {stream.local}", timeout_s=timeout_s)
             n_vanished += 1
         return path
 
@@ -128,45 +155,84 @@ class FetchClient:
                 with contextlib.suppress(FetchError, DeadlineError):
                     self._ask(Announce(reader, ()), "a list to be dropped")
 
+    # --- bytes without their file
+
+    def read_ranges(self, spans: Sequence[Span], reason: Reason, *, due_s: float = 0.0) -> list[memoryview | None]:
+        """The bytes of all these spans, fetched at the same time; `due_s`: in how many seconds they are needed.
+
+        None at a place: not granted, or the file is there, or will be in time: then `wait` for it. Only what is AHEAD
+        may be refused. Raises what the store answers, as `wait` does.
+        """
+        return self.end_ranges(RangesTicket(ReadRanges(_ticket(), reason.value, due_s, tuple(spans))))
+
+    def begin_ranges(self, spans: Sequence[Span], reason: Reason, *, due_s: float = 0.0) -> RangesTicket:
+        """The same, begun now; `end_ranges` gives the bytes. What is never asked for is dropped with the job."""
+        ticket = RangesTicket(ReadRanges(_ticket(), reason.value, due_s, tuple(spans)))
+        hurried = replace(ticket.request, is_patient=False)
+        ticket.early = self._ask_until(hurried, "ranges to be begun", only_begin=True)
+        return ticket
+
+    def end_ranges(self, ticket: RangesTicket) -> list[memoryview | None]:
+        """The bytes that were begun, see `read_ranges`."""
+        request = ticket.request
+        done = ticket.early
+        if done is None:
+            remotes = {parse_remote(self._streams[span.need.stream].remote).shown for span in request.spans}
+            done = self._ask(request, f"{len(request.spans)} ranges of {', '.join(sorted(remotes))} to come")
+        parts: list[memoryview | None] = []
+        payload, at = memoryview(done.payload), 0
+        for n_bytes in done.value:
+            parts.append(payload[at : at + n_bytes] if n_bytes >= 0 else None)
+            at += max(0, n_bytes)
+        return parts
+
     # --- objects of a remote
 
-    def put(self, remote: str, path: str, name: str, *, attempts: int = 2) -> None:
+    def put(self, remote: str, path: str, name: str, *, attempts: int = 2, options: str = "{}") -> None:
         """Upload the file `path` as `remote/name`; done when the store has it whole."""
         location = parse_remote(remote)
         if isinstance(location, Folder):
             FolderStore(location.path).put(name, path)
         else:
-            request = Put(_ticket(), str(location), os.path.abspath(path), name, attempts)
-            self._ask(request, f"{path} to be uploaded to {remote}")
+            request = Put(_ticket(), str(location), os.path.abspath(path), name, attempts, options)
+            self._ask(request, f"{path} to be uploaded to {location.shown}")
 
-    def check(self, remote: str) -> None:
+    def check(self, remote: str, *, options: str = "{}") -> None:
         """Raise now what would keep every upload to `remote` from succeeding; a missing folder is made."""
         location = parse_remote(remote)
         if isinstance(location, Folder):
             FolderStore(location.path).check_writable()
         else:
-            self._ask(Check(_ticket(), str(location)), f"{remote} to answer")
+            self._ask(Check(_ticket(), str(location), options), f"{location.shown} to answer")
 
-    def read_object(self, remote: str, name: str, *, attempts: int = 2, timeout_s: float = 60.0) -> bytes:
+    def read_object(
+        self, remote: str, name: str, *, attempts: int = 2, timeout_s: float = 60.0, options: str = "{}"
+    ) -> bytes:
         """The bytes of a small object (up to 1 GiB)."""
         location = parse_remote(remote)
         if isinstance(location, Folder):
             return b"".join(FolderStore(location.path).get(name).chunks)
-        request = ReadObject(_ticket(), str(location), name, attempts, timeout_s)
-        return bytes(self._ask(request, f"{name} of {remote} to be read").payload)
+        request = ReadObject(_ticket(), str(location), name, attempts, timeout_s, options)
+        return bytes(self._ask(request, f"{name} of {location.shown} to be read").payload)
 
-    def list_objects(self, remote: str, *, prefix: str = "") -> list[str]:
+    def list_objects(self, remote: str, *, prefix: str = "", options: str = "{}") -> list[str]:
         """The names, relative to `remote`, of all objects below the folder `prefix`, at any depth, sorted."""
         location = parse_remote(remote)
         if isinstance(location, Folder):
             return sorted(facts.name for facts in FolderStore(location.path).list(prefix))
-        names: list[str] = self._ask(ListObjects(_ticket(), str(location), prefix), f"{remote} to be listed").value
+        request = ListObjects(_ticket(), str(location), prefix, options)
+        names: list[str] = self._ask(request, f"{location.shown} to be listed").value
         return names
 
     def progress(self) -> dict[str, Any]:
         """What the fetcher is doing, in numbers; starts one if there is none."""
         value: dict[str, Any] = self._ask(protocol.Progress(), "the fetcher's numbers").value
         return value
+
+    @property
+    def n_launched(self) -> int:
+        """Fetchers that this process has started, for tests and reports."""
+        return self._door.n_launched
 
     # --- life
 
@@ -179,7 +245,7 @@ class FetchClient:
         if self._held is not None and self._held.is_alive():
             return
         self._held = None
-        with contextlib.suppress(_NoneListensError):
+        with contextlib.suppress(NoneListensError):
             self._held = self._open(start=start)
 
     def close(self) -> None:
@@ -199,24 +265,26 @@ class FetchClient:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self._root, "streams": self._streams, "job": self._job, "deadline_s": self._deadline_s}
+        names = ("_root", "_streams", "_job", "_deadline_s", "_cache_limit", "_functions")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._root, self._streams, self._job = state["root"], state["streams"], state["job"]
-        self._deadline_s = state["deadline_s"]
+        self.__dict__.update(state)
         self._begin()
 
     def _begin(self) -> None:
         """The part that belongs to one process."""
         self._lock = threading.Lock()
         self._mine = threading.local()
-        self._connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._held = None
         self._lists: dict[str, _List] = {}
-        self._in_root = self._root is not None
+        limit = -1 if self._cache_limit is None else self._cache_limit
+        hello = Hello(PROTOCOL, VERSION, self._job, self._streams, limit, registered_stores())
+        self._door = Door(self._root, hello)
+        self._providers = Providers(self._functions)
         self._n_closed = 0
         self.n_sent = 0  # requests, for tests and reports
-        self.n_launched = 0
         _clients.add(self)
 
     def _forked(self) -> None:
@@ -225,14 +293,22 @@ class FetchClient:
             connection.close()
         n_sent, n_launched = self.n_sent, self.n_launched
         self._begin()
-        self.n_sent, self.n_launched = n_sent, n_launched
+        self.n_sent, self._door.n_launched = n_sent, n_launched
 
     # --- asking
 
     def _ask(self, request: Request, what: str, *, timeout_s: float | None = None) -> Done:
         """The answer to a request, whatever happens to the fetcher meanwhile; what it failed with is raised."""
-        clock = _Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
-        n_deaths, n_closed = 0, self._n_closed
+        done = self._ask_until(request, what, timeout_s=timeout_s)
+        assert done is not None
+        return done
+
+    def _ask_until(
+        self, request: Request, what: str, *, timeout_s: float | None = None, only_begin: bool = False
+    ) -> Done | None:
+        """The same; with `only_begin` None as soon as the fetcher has taken it up."""
+        clock = Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
+        n_deaths, n_closed, n_wanted = 0, self._n_closed, 0
         while True:
             try:
                 answer = self._exchange(request, what)
@@ -241,24 +317,43 @@ class FetchClient:
                     raise FetchError(f"the dataset was closed while waiting for {what}") from error
                 n_deaths += 1
                 if n_deaths >= _MAX_DEATHS:
-                    place = self._place()
+                    place = self._door.place()
                     raise FetchError(
                         f"the fetcher was lost {n_deaths} times while waiting for {what}; the end of its log "
                         f"{place.log}:\n{log_tail(place)}"
                     ) from error
                 continue
             if isinstance(answer, Done):
-                return answer
+                due = list(self._providers.due(answer.value or ())) if isinstance(request, Announce) else []
+                for purse, credentials in due:
+                    self._give(purse, credentials)
+                if not due:
+                    return answer
+                continue  # what failed for want of them is to be begun now
+            if isinstance(answer, Failed) and isinstance(answer.error, CredentialsWantedError):
+                n_wanted += 1
+                self._give(str(answer.error), self._providers.wanted(str(answer.error), n_wanted))
+                continue
             if isinstance(answer, Failed):
                 raise answer.error
+            if only_begin:
+                return None
             clock.moved(answer.token)
             if clock.is_over():
                 raise DeadlineError(
                     f"waited {clock.waited_s():.0f} s for {what}: nothing has moved for {clock.limit_s:.0f} s; "
-                    f"check the store and the network; the fetcher's log is {self._place().log}"
+                    f"check the store and the network; the fetcher's log is {self._door.place().log}"
                     if clock.renewed
                     else f"waited {clock.waited_s():.0f} s, as long as asked for, for {what}"
                 )
+
+    def _give(self, purse: str, credentials: Credentials) -> None:
+        expires_s = None if credentials.expires_s == float("inf") else credentials.expires_s
+        self._ask(GiveCredentials(purse, json.dumps(dict(credentials.options)), expires_s), "credentials to be noted")
+        with self._lock:  # files of lists that failed for want of them are to be begun now
+            for known in self._lists.values():
+                if known.instance:
+                    known.instance = _TO_BE_TOLD
 
     def _exchange(self, request: Request, what: str) -> Answer:
         connection = getattr(self._mine, "connection", None)
@@ -286,128 +381,29 @@ class FetchClient:
                 known.instance = instance
             return [known.request for known in stale]
 
-    def _send(self, connection: _Connection, request: Request, what: str) -> Answer:
+    def _open(self, *, start: bool) -> Connection:
+        connection = self._door.open(start=start)
+        with self._lock:
+            self._connections.add(connection)
+        return connection
+
+    def _send(self, connection: Connection, request: Request, what: str) -> Answer:
         self.n_sent += 1
         try:
             return connection.exchange(request)
         except TimeoutError as error:
             raise DeadlineError(
-                f"the fetcher has not answered for {SLICE_S + _ANSWER_S:.0f} s while waiting for {what}; is it "
-                f"stopped, or the machine out of memory? Its log is {self._place().log}"
+                f"the fetcher has not answered for {SLICE_S + ANSWER_S:.0f} s while waiting for {what}; is it "
+                f"stopped, or the machine out of memory? Its log is {self._door.place().log}"
             ) from error
 
-    def _open(self, *, start: bool) -> _Connection:
-        """A connection that has said hello, to a fetcher that is started if there is none."""
-        began, pause_s, n_killed = time.monotonic(), 0.002, 0
-        while True:
-            place = self._place()
-            try:
-                return self._greet(place)
-            except (FileNotFoundError, ConnectionError, BlockingIOError) as error:
-                if not start:
-                    raise _NoneListensError from error
-                waited_s = time.monotonic() - began
-                if waited_s > _CONNECT_S:
-                    raise DeadlineError(
-                        f"waited {waited_s:.0f} s for the fetcher at {place.socket} to answer; the end of its log:\n"
-                        f"{log_tail(place)}"
-                    ) from error
-            try:
-                with may_start(place, force=waited_s > _RESPECT_START_S) as mine:
-                    if mine:
-                        self.n_launched += 1
-                        launch(place, self._root, os.environ)
-                        continue
-            except PlaceError as error:
-                if not self._in_root:
-                    raise FetchError(
-                        f"the fetcher cannot meet its clients: {error}; set TMPDIR to a local folder"
-                    ) from error
-                self._in_root = False
-                continue
-            except KilledAtStartError as error:
-                n_killed += 1
-                if n_killed >= _MAX_DEATHS:
-                    raise FetchError(
-                        f"{error}, {n_killed} times; is the machine out of memory? The end of its log {place.log}:\n"
-                        f"{log_tail(place)}"
-                    ) from error
-                continue
-            time.sleep(pause_s)
-            pause_s = min(0.03, pause_s * 1.5)
 
-    def _greet(self, place: Place) -> _Connection:
-        connection = _Connection(connect(place, timeout_s=SLICE_S + _ANSWER_S))
-        try:
-            answer = connection.exchange(Hello(PROTOCOL, VERSION, self._job, self._streams))
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"the fetcher at {place.socket} accepted a connection and then said nothing for "
-                f"{SLICE_S + _ANSWER_S:.0f} s; is it stopped? Its log is {place.log}"
-            ) from error
-        if not isinstance(answer, Done):
-            raise answer.error if isinstance(answer, Failed) else FetchError("the fetcher did not answer a greeting")
-        theirs = answer.value
-        if theirs["protocol"] != PROTOCOL:
-            raise FetchError(
-                f"the fetcher speaks protocol {theirs['protocol']} (version {theirs['version']}), this process "
-                f"{PROTOCOL} (version {VERSION}): the package was replaced while this job ran; start the job again"
-            )
-        connection.instance = theirs["instance"]
-        with self._lock:
-            self._connections.add(connection)
-        return connection
+class RangesTicket:
+    """Ranges that were begun, and their bytes if they came at once."""
 
-    def _place(self) -> Place:
-        if self._in_root and self._root is not None:
-            try:
-                return place_in_root(self._root, os.environ)
-            except PlaceError:
-                self._in_root = False
-        return private_place(self._root, os.environ)
-
-
-class _Connection:
-    """One socket to the fetcher, of one thread. Closed at the latest when dropped."""
-
-    def __init__(self, peer: socket.socket) -> None:
-        self._peer = peer
-        self._close = weakref.finalize(self, peer.close)
-        self.instance = ""  # which life of the fetcher this is
-
-    @property
-    def closed(self) -> bool:
-        return not self._close.alive
-
-    def close(self) -> None:
-        """Drop this process's copy of the socket."""
-        self._close()
-
-    def end(self) -> None:
-        """End it for every thread and process that has it: who waits for an answer is woken."""
-        if not self.closed:
-            with contextlib.suppress(OSError):
-                self._peer.shutdown(socket.SHUT_RDWR)
-        self._close()
-
-    def exchange(self, request: Request) -> Answer:
-        """One request, one answer; whatever interrupts it closes the connection."""
-        try:
-            protocol.send_request(self._peer, request)
-            return protocol.receive_answer(self._peer)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
-                raise ConnectionAbortedError(str(error)) from error  # closed by another thread
-            raise
-
-    def is_alive(self) -> bool:
-        """Whether the other end is still there, by looking without waiting."""
-        if self.closed:
-            return False
-        look = select.poll()
-        look.register(self._peer, select.POLLIN)
-        return not look.poll(0)  # nothing is due, so what can be read is the end
+    def __init__(self, request: ReadRanges) -> None:
+        self.request = request
+        self.early: Done | None = None
 
 
 class _List:
@@ -418,38 +414,11 @@ class _List:
         self.instance = ""
 
 
-class _Deadline:
-    """A limit on waiting, counted from the last change of a token if `renewed`, else from the beginning."""
-
-    def __init__(self, limit_s: float, *, renewed: bool) -> None:
-        self.limit_s, self.renewed = limit_s, renewed
-        self._began = self._moved = time.monotonic()
-        self._token = ""
-
-    def moved(self, token: str) -> None:
-        if self.renewed and token != self._token:
-            self._token, self._moved = token, time.monotonic()
-
-    def is_over(self) -> bool:
-        return time.monotonic() - self._moved > self.limit_s
-
-    def waited_s(self) -> float:
-        return time.monotonic() - self._began
-
-
-class _NoneListensError(Exception):
-    """No fetcher listens, and none was to be started."""
-
-
 def _absolute(stream: StreamConfig) -> StreamConfig:
     """The configuration in words that mean the same in any working directory; a scheme we cannot read is refused."""
-    return StreamConfig(
-        remote=str(parse_remote(stream.remote)),
-        local=os.path.abspath(stream.local),
-        download_retry=stream.download_retry,
-        download_timeout=stream.download_timeout,
-        keep_zip=stream.keep_zip,
-    )
+    local = os.path.abspath(stream.local)
+    root = os.path.abspath(stream.root) if stream.root else local
+    return replace(stream, remote=str(parse_remote(stream.remote)), local=local, root=root)
 
 
 def _ticket() -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 from streaming.errors import FetchError
 from streaming.fetch.meeting import EXIT_HELD, EXIT_UNUSABLE, PACKAGE_FOLDER, Place, PlaceError, connect, log_tail
+from streaming.storage.registry import registered_stores
 
 _START_S: Final = 30.0
 # Our own packages come before site-packages (where another version may lie) and after the standard library.
@@ -128,7 +129,8 @@ def _listens(place: Place) -> bool:
 def _module_folders() -> list[str]:
     """Where the fetcher finds this package and what it needs, whatever this process did to its own search path."""
     folders = [os.path.dirname(PACKAGE_FOLDER)]
-    for package in _PACKAGES:
+    of_user = {opener.partition(":")[0].partition(".")[0]: None for opener in registered_stores().values()}
+    for package in (*_PACKAGES, *of_user):
         try:
             found = importlib.util.find_spec(package)
         except (ImportError, ValueError):

@@ -22,6 +22,7 @@ from typing import Final
 from streaming.errors import FetchError
 from streaming.fetch.protocol import PROTOCOL, VERSION
 from streaming.storage.environment import variables_of_stores
+from streaming.storage.registry import registered_stores
 
 PACKAGE_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXIT_HELD: Final = 3  # how a fetcher ends that finds another one serving here
@@ -67,7 +68,8 @@ class PlaceError(Exception):
 
 def identity(environment: Mapping[str, str]) -> str:
     """What makes two processes the same in the eyes of a store and of the fetcher."""
-    facts = [PROTOCOL, VERSION, PACKAGE_FOLDER, sys.executable, variables_of_stores(environment)]
+    stores = sorted(registered_stores().items())
+    facts = [PROTOCOL, VERSION, PACKAGE_FOLDER, sys.executable, variables_of_stores(environment), stores]
     return _digest(json.dumps(facts))
 
 

@@ -8,7 +8,9 @@ anything hashable. The rules:
    the first file of every reader comes before the second of any.
 3. A list lives until it is replaced, or until its job has had no connection for `grace_s`.
 4. A file that failed rests: who waits within `rest_s` gets that failure, who waits later has it tried again.
-5. Nothing is remembered of a file that is in no list, that nobody waits for, that does not move and does not rest.
+5. Nothing is remembered of a file that is in no list, that nobody holds or waits for, that does not move or rest.
+6. A file begins to move when it has room. What is announced does not overtake what has none; what is waited for and can
+   have none is said, so that its bytes can come without it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import enum
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -45,18 +47,19 @@ class Stage(enum.Enum):
 MOVES: Final = {
     Stage.QUEUED: {Stage.MOVING, Stage.PRESENT},  # present: seen on disk, put there by somebody else
     Stage.MOVING: {Stage.PRESENT, Stage.FAILED},
-    Stage.PRESENT: {Stage.QUEUED},  # it was deleted or cut
+    Stage.PRESENT: {Stage.QUEUED},  # it was evicted, deleted or cut
     Stage.FAILED: {Stage.QUEUED, Stage.PRESENT},
 }
 
-_URGENT: Final = -1  # the place of what somebody waits for: before every place in a list
+URGENT: Final = -1  # the place of what somebody waits for: before every place in a list
 _NO_LIST: Final = 0
 
 
 @dataclass(slots=True)
 class _File:
     stage: Stage
-    n_lists: int = 0
+    places: dict[int, int]  # number of a list that has it → its place there
+    n_holding: int = 0
     n_waiting: int = 0
     failure: object = None
     rests_until_s: float | None = None  # while its end is among the moments to come
@@ -72,6 +75,26 @@ class _File:
 class _List(Generic[F]):
     number: int
     files: tuple[F, ...]
+    held: tuple[F, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[F]):
+    """Files whose transfer begins now, and files that are waited for and can have no room."""
+
+    begun: list[F]
+    without_room: list[F]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How soon a file is needed: its first place in any list (None: in none), and whether somebody holds it open."""
+
+    place: int | None
+    is_held: bool
+
+
+_UNKNOWN: Final = Standing(None, False)
 
 
 class FetchPolicy(Generic[F]):
@@ -108,25 +131,40 @@ class FetchPolicy(Generic[F]):
         if not self._connections:
             self._ends_s = now_s + self._limits.grace_s
 
-    def announced(self, job: str, reader: str, files: Iterable[tuple[F, bool]], now_s: float) -> None:
-        """A reader's list, in order of first use, each file with whether it is on disk; replaces its last list."""
+    def announced(
+        self,
+        job: str,
+        reader: str,
+        files: Iterable[tuple[F, bool]],
+        now_s: float,
+        *,
+        held: Iterable[F] = (),
+        first: int = 0,
+    ) -> None:
+        """A reader's list, in order of first use, each file with whether it is on disk; replaces its last list.
+
+        Its first file has the place `first`, and what it holds open is not to be evicted.
+        """
         number = self._next_number()
         self._live.add(number)
         listed = []
-        for place, (name, present) in enumerate(files):
+        for place, (name, present) in enumerate(files, start=first):
             file = self._files.get(name)
             if file is None:
-                file = self._files[name] = _File(Stage.PRESENT if present else Stage.QUEUED)
+                file = self._files[name] = _File(Stage.PRESENT if present else Stage.QUEUED, {})
             listed.append(name)
-            file.n_lists += 1
+            file.places.setdefault(number, place)
             if present and file.stage is not Stage.MOVING:
                 file.move(Stage.PRESENT)
             elif not present and file.stage is not Stage.MOVING and not self._rests(file, now_s):
                 file.move(Stage.QUEUED)
                 self._push(place, number, name)
+        holds = tuple(dict.fromkeys(held))
+        for name in holds:
+            self._files.setdefault(name, _File(Stage.PRESENT, {})).n_holding += 1
         old = self._lists.setdefault(job, {}).pop(reader, None)
-        if listed:
-            self._lists[job][reader] = _List(number, tuple(listed))
+        if listed or holds:
+            self._lists[job][reader] = _List(number, tuple(listed), holds)
         else:
             self._live.discard(number)
         if old is not None:
@@ -134,13 +172,13 @@ class FetchPolicy(Generic[F]):
 
     def wanted(self, name: F, now_s: float) -> object:
         """Somebody waits for a file that is not on disk. None, or the failure that stands: then nobody waits."""
-        file = self._files.setdefault(name, _File(Stage.QUEUED))
+        file = self._files.setdefault(name, _File(Stage.QUEUED, {}))
         if self._rests(file, now_s):
             return file.failure
         file.n_waiting += 1
         if file.stage is not Stage.MOVING:
             file.move(Stage.QUEUED)
-            self._push(_URGENT, _NO_LIST, name)
+            self._push(URGENT, _NO_LIST, name)
         return None
 
     def released(self, name: F) -> None:
@@ -149,8 +187,18 @@ class FetchPolicy(Generic[F]):
         file.n_waiting -= 1
         self._forget_if_idle(name, file)
 
-    def finished(self, name: F, now_s: float, *, failure: object = None) -> None:
-        """A transfer ended; the file is there unless there is a failure."""
+    def evicted(self, name: F) -> None:
+        """A file was deleted to make room; if lists have it, it is fetched again when its turn and room come."""
+        file = self._files.get(name)
+        if file is None or file.stage is not Stage.PRESENT:
+            return
+        file.move(Stage.QUEUED)
+        for number, place in file.places.items():
+            self._push(place, number, name)
+        self._forget_if_idle(name, file)
+
+    def finished(self, name: F, now_s: float, *, failure: object = None, rests: bool = True) -> None:
+        """A transfer ended; the file is there unless there is a failure, which rests if trying at once is no use."""
         self._n_moving -= 1
         file = self._files[name]
         if failure is None:
@@ -158,13 +206,16 @@ class FetchPolicy(Generic[F]):
             file.failure = None
         else:
             file.move(Stage.FAILED)
-            file.failure, file.rests_until_s = failure, now_s + self._limits.rest_s
-            self._resting.append((file.rests_until_s, name))
+            file.failure, file.rests_until_s = failure, None
+            if rests:
+                file.rests_until_s = now_s + self._limits.rest_s
+                self._resting.append((file.rests_until_s, name))
         self._forget_if_idle(name, file)
 
-    def passed(self, now_s: float) -> None:
-        """Time went by: lists of jobs that are gone, and failures that no longer stand, are dropped."""
-        for job in [job for job, ends_s in self._job_ends_s.items() if ends_s <= now_s]:
+    def passed(self, now_s: float) -> list[str]:
+        """Time went by: lists of jobs that are gone, and failures that no longer stand, are dropped. The jobs gone."""
+        over = [job for job, ends_s in self._job_ends_s.items() if ends_s <= now_s]
+        for job in over:
             del self._job_ends_s[job]
             for dead in self._lists.pop(job, {}).values():
                 self._drop(dead)
@@ -174,20 +225,41 @@ class FetchPolicy(Generic[F]):
             if file is not None and file.rests_until_s == until_s:  # else it failed again since
                 file.rests_until_s = None
                 self._forget_if_idle(name, file)
+        return over
 
     # --- answers
 
-    def take(self) -> list[F]:
-        """The files whose transfer begins now."""
-        begun = []
+    def take(self, has_room: Callable[[F, int], bool] = lambda name, place: True) -> Taken[F]:
+        """What begins now. `has_room(file, place)` takes the room for a file, or says that there is none."""
+        begun, without_room = [], []
         while self._queue and self._n_moving < self._limits.n_transfers:
-            _, _, number, name = heapq.heappop(self._queue)
-            if self._means_something(number, name):
+            place, _, number, name = self._queue[0]
+            if not self._means_something(number, name):
+                heapq.heappop(self._queue)
+            elif has_room(name, place):
+                heapq.heappop(self._queue)
                 self._files[name].move(Stage.MOVING)
                 self._n_moving += 1
                 begun.append(name)
+            elif place == URGENT:
+                heapq.heappop(self._queue)
+                without_room.append(name)
+            else:
+                break
         self._n_asked = min(self._n_asked, len(self._queue))
-        return begun
+        return Taken(begun, without_room)
+
+    def standing(self, name: F) -> Standing:
+        """How soon a file is needed, as far as lists tell."""
+        file = self._files.get(name)
+        if file is None:
+            return _UNKNOWN
+        return Standing(min(file.places.values(), default=None), file.n_holding > 0 or file.n_waiting > 0)
+
+    def is_moving(self, name: F) -> bool:
+        """Whether the file is on its way."""
+        file = self._files.get(name)
+        return file is not None and file.stage is Stage.MOVING
 
     def next_moment_s(self) -> float | None:
         """When `passed` has something to do, or the fetcher ends; None: not before the next event."""
@@ -248,12 +320,17 @@ class FetchPolicy(Generic[F]):
 
     def _drop(self, dead: _List[F]) -> None:
         self._live.discard(dead.number)
-        for name in dead.files:
+        for name in dict.fromkeys(dead.files):
             file = self._files[name]
-            file.n_lists -= 1
+            file.places.pop(dead.number, None)
+            if name not in dead.held:
+                self._forget_if_idle(name, file)
+        for name in dead.held:
+            file = self._files[name]
+            file.n_holding -= 1
             self._forget_if_idle(name, file)
 
     def _forget_if_idle(self, name: F, file: _File) -> None:
         rests = file.stage is Stage.FAILED and file.rests_until_s is not None
-        if not (file.n_lists or file.n_waiting or rests or file.stage is Stage.MOVING):
-            del self._files[name]
+        if not (file.places or file.n_holding or file.n_waiting or rests or file.stage is Stage.MOVING):
+            self._files.pop(name, None)

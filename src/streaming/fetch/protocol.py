@@ -7,18 +7,20 @@ second, with a token that changes as the work moves on, and the client asks agai
 
 from __future__ import annotations
 
+import enum
 import json
 import socket
 import struct
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from streaming import errors
 from streaming._version import __version__
 from streaming.errors import FetchError, IndexFormatError, StreamingError
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 VERSION: Final = __version__
 SLICE_S: Final = 1.0  # how long the fetcher thinks before it answers "pending"
 MAX_OBJECT_BYTES: Final = 1 << 30  # of an object that travels in an answer
@@ -39,6 +41,9 @@ class StreamConfig:
     download_retry: int = 2  # attempts per file as seen on the wire; with 0 or less the first download fails
     download_timeout: float = 60.0  # seconds without progress
     keep_zip: bool = False
+    root: str = ""  # the cache's root, above the split; "": the same as `local`
+    options: str = field(default="{}", repr=False)  # storage_options as JSON; may hold secrets, so it is never shown
+    purse: str = ""  # under this name the user's function gives credentials; "": there is no such function
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,33 @@ class FileNeed:
             _check_name(self.zip_name)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The bytes `begin` to below `end` of a file in raw form, without the rest of it.
+
+    `keep`: they are the file's offset table (`begin` is 0), which the fetcher also places beside the file.
+    """
+
+    need: FileNeed
+    begin: int
+    end: int
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        n_bytes = self.need.n_bytes if self.need.n_bytes >= 0 else self.end
+        if not 0 <= self.begin < self.end <= n_bytes or (self.keep and self.begin):
+            raise FetchError(f"{self.need.name} has {n_bytes} bytes; bytes {self.begin} to {self.end} were asked for")
+
+
+class Reason(enum.Enum):
+    """Why bytes are wanted without their file."""
+
+    RANDOM = "random"  # somebody reads here and there
+    AHEAD = "ahead"  # the file will not be there in time
+    FEW = "few"  # so little of it is needed that it is not worth fetching
+    NO_ROOM = "no_room"  # the file cannot be placed
+
+
 def _check_name(name: str) -> None:
     if not name or name[0] == "/" or "\\" in name or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
         raise IndexFormatError(f"{name!r} is not a name below the folder of a dataset; the index is damaged or hostile")
@@ -76,14 +108,22 @@ class Hello:
     version: str
     job: str
     streams: tuple[StreamConfig, ...]
+    cache_limit: int = -1  # bytes below the roots of all streams, -1: as many as there is room for
+    openers: Mapping[str, str] = field(default_factory=dict)  # of stores that the user registered: scheme → name
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """What this reader needs next, in order of first use; replaces its last list."""
+    """What this reader needs next, in order of first use, and what it holds open; replaces its last list.
+
+    Answered with the purses that are to be filled soon.
+
+    Under a limit the list names what is on disk too: what is needed last is deleted first, and never what is held.
+    """
 
     reader: str
     needs: tuple[FileNeed, ...]
+    held: tuple[FileNeed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +131,29 @@ class Wait:
     """Answered when the file is there, or cannot come."""
 
     need: FileNeed
+
+
+@dataclass(frozen=True, slots=True)
+class GiveCredentials:
+    """What the user's function returned, as JSON, and until when it holds (seconds since 1970; None: for ever)."""
+
+    purse: str
+    options: str = field(repr=False)
+    expires_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRanges:
+    """Bytes of files that are not on disk, answered one after the other; the value says how many each span got.
+
+    -1: none, its file is there or must be waited for. `due_s`: in how many seconds they are needed.
+    """
+
+    ticket: str
+    reason: str
+    due_s: float
+    spans: tuple[Span, ...]
+    is_patient: bool = True  # False: an answer at once, "pending" most likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +165,7 @@ class Put:
     path: str
     name: str
     attempts: int
+    options: str = field(default="{}", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +174,7 @@ class Check:
 
     ticket: str
     remote: str
+    options: str = field(default="{}", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +186,7 @@ class ReadObject:
     name: str
     attempts: int
     timeout_s: float
+    options: str = field(default="{}", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +196,7 @@ class ListObjects:
     ticket: str
     remote: str
     prefix: str
+    options: str = field(default="{}", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +204,7 @@ class Progress:
     """What the fetcher is doing, in numbers."""
 
 
-Request = Hello | Announce | Wait | Put | Check | ReadObject | ListObjects | Progress
+Request = Hello | Announce | Wait | GiveCredentials | ReadRanges | Put | Check | ReadObject | ListObjects | Progress
 Errand = Put | Check | ReadObject | ListObjects
 
 
@@ -171,9 +238,7 @@ Answer = Done | Pending | Failed
 
 # --- as bytes
 
-_OPERATIONS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind for kind in (Hello, Announce, Wait, Put, Check, ReadObject, ListObjects, Progress)
-}
+_OPERATIONS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Request)}
 _config_row: Final = attrgetter(*(field.name for field in fields(StreamConfig)))
 _need_row: Final = attrgetter(*(field.name for field in fields(FileNeed)))
 
@@ -189,19 +254,25 @@ def receive_request(peer: socket.socket) -> Request:
     try:
         operation, *values = head
         if operation == "Announce":
-            reader, rows = values
-            return Announce(reader, tuple(FileNeed(*row) for row in rows))
+            reader, rows, held = values
+            return Announce(reader, tuple(FileNeed(*row) for row in rows), tuple(FileNeed(*row) for row in held))
         if operation == "Wait":
             return Wait(FileNeed(*values[0]))
+        if operation == "ReadRanges":
+            ticket, reason, due_s, rows, is_patient = values
+            spans = tuple(Span(FileNeed(*row[0]), *row[1:]) for row in rows)
+            return ReadRanges(ticket, Reason(reason).value, due_s, spans, is_patient)
         if operation == "Hello":  # of any protocol: the first three never change their places
-            protocol, version, job, rows = values[:4]
-            configs = tuple(StreamConfig(*row) for row in rows) if protocol == PROTOCOL else ()
-            return Hello(protocol, version, job, configs)
+            protocol, version, job = values[:3]
+            if protocol != PROTOCOL:
+                return Hello(protocol, version, job, ())
+            return Hello(protocol, version, job, tuple(StreamConfig(*row) for row in values[3]), *values[4:])
         request: Request = _OPERATIONS[operation](*values)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, StreamingError):
             raise
-        raise FetchError(f"the fetcher does not understand this request: {str(head)[:200]}") from error
+        operation = head[0] if head else head  # the rest may hold secrets
+        raise FetchError(f"the fetcher does not understand this request: {str(operation)[:100]}") from error
     return request
 
 
@@ -261,8 +332,12 @@ def _exactly(peer: socket.socket, n_bytes: int) -> bytearray:
 def _to_json(value: object) -> object:
     if isinstance(value, FileNeed):
         return _need_row(value)
+    if isinstance(value, Span):
+        return [_need_row(value.need), value.begin, value.end, value.keep]
     if isinstance(value, StreamConfig):
         return _config_row(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     if isinstance(value, tuple | list):
         return [_to_json(item) for item in value]
     return value

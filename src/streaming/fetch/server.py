@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import select
 import socket
 import threading
 import time
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from streaming.errors import FetchError, StreamingError
-from streaming.fetch.attempts import attempted
-from streaming.fetch.engine import Engine, Errands
+from streaming.errors import FetchError, StoreCannotError, StreamingError
+from streaming.fetch.attempts import Patience, attempted
+from streaming.fetch.credentials import Credentials
+from streaming.fetch.engine import Engine
+from streaming.fetch.errands import Errands
 from streaming.fetch.meeting import peer_uid
 from streaming.fetch.protocol import (
     MAX_OBJECT_BYTES,
@@ -26,31 +30,52 @@ from streaming.fetch.protocol import (
     Done,
     Errand,
     Failed,
+    FileNeed,
+    GiveCredentials,
     Hello,
     ListObjects,
     Put,
     ReadObject,
+    ReadRanges,
+    Reason,
     Request,
     StreamConfig,
     Wait,
     receive_request,
     send_answer,
 )
-from streaming.fetch.transfer import FileTask, Moved
+from streaming.fetch.ranges import Ranges, Wanted
+from streaming.fetch.tally import Tally
+from streaming.fetch.transfer import FileTask, Means, Moved, lane_key
 from streaming.storage.connect import Stores
+from streaming.storage.registry import register_all
+from streaming.storage.url import parse_remote
 
 _HELLO_S: Final = 10.0  # for a peer to say who it is
 _SEND_S: Final = 60.0  # for a peer to take an answer
 _CHECK_S: Final = 60.0  # for a store to say what it has
 _PAUSE_S: Final = 0.05
+_N_UPLOADS: Final = 8  # and the like at once; each upload holds 32 MiB
+_N_RANGE_READERS: Final = 256  # waiting at once; what they share is the connections
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What requests are turned into calls of."""
+
+    engine: Engine
+    ranges: Ranges
+    stores: Stores
+    means: Means
+    tally: Tally
 
 
 class Server:
     """Owns the listening socket and its connections."""
 
-    def __init__(self, ear: socket.socket, engine: Engine, stores: Stores) -> None:
-        self._ear, self._engine, self._stores = ear, engine, stores
-        self._errands = Errands()
+    def __init__(self, ear: socket.socket, services: Services) -> None:
+        self._ear, self._services, self._engine, self._stores = ear, services, services.engine, services.stores
+        self._errands, self._range_errands = Errands(_N_UPLOADS), Errands(_N_RANGE_READERS)
         self._instance = os.urandom(8).hex()
         self._wake_from, self._wake = socket.socketpair()
         self._wake.setblocking(False)
@@ -59,7 +84,11 @@ class Server:
     def serve(self) -> None:
         """Answer until nobody has been connected for long enough."""
         while True:
-            is_over, pause_s = self._engine.passed()
+            is_over, pause_s, jobs_gone = self._engine.passed()
+            for job in jobs_gone:
+                self._errands.forget(job)
+                self._range_errands.forget(job)
+                self._services.means.wallet.forget(job)
             if is_over:
                 return
             ready, _, _ = select.select([self._ear, self._wake_from], [], [], pause_s)
@@ -85,13 +114,14 @@ class Server:
                 return
             if not isinstance(hello, Hello):
                 return
-            send_answer(
-                peer, Done({"protocol": PROTOCOL, "version": VERSION, "instance": self._instance, "pid": os.getpid()})
-            )
-            if hello.protocol == PROTOCOL:
-                self._engine.opened(hello.job)
+            facts = Done({"protocol": PROTOCOL, "version": VERSION, "instance": self._instance, "pid": os.getpid()})
+            if hello.protocol != PROTOCOL:
+                send_answer(peer, facts)
+            else:
+                register_all(hello.openers)
+                self._engine.opened(hello)
                 try:
-                    self._engine.roots([config.local for config in hello.streams])
+                    send_answer(peer, facts)
                     self._converse(peer, hello)
                 finally:
                     self._engine.closed(hello.job)
@@ -110,56 +140,93 @@ class Server:
 
     def _answer(self, request: Request, hello: Hello) -> Answer:
         if isinstance(request, Announce):
-            tasks = [FileTask.of(need, _config(hello, need.stream)) for need in request.needs]
-            self._engine.announce(hello.job, request.reader, tasks)
+            tasks = [_task(hello, need) for need in request.needs]
+            self._engine.announce(hello.job, request.reader, tasks, [_task(hello, need) for need in request.held])
+            return Done(self._services.means.wallet.wanted([config.purse for config in hello.streams if config.purse]))
+        if isinstance(request, GiveCredentials):
+            expires_s = float("inf") if request.expires_s is None else request.expires_s
+            self._services.means.wallet.put(request.purse, Credentials(json.loads(request.options), expires_s))
             return Done()
         if isinstance(request, Wait):
-            task = FileTask.of(request.need, _config(hello, request.need.stream))
-            return self._engine.wait(task, slice_s=SLICE_S)
+            return self._engine.wait(_task(hello, request.need), slice_s=SLICE_S)
+        if isinstance(request, ReadRanges):
+            slice_s = SLICE_S if request.is_patient else 0.0
+            wanted = [Wanted(_task(hello, span.need), span) for span in request.spans]
+            return self._range_errands.answer(
+                hello.job,
+                request.ticket,
+                lambda moved: self._services.ranges.read(
+                    hello.job, wanted, Reason(request.reason), request.due_s, moved
+                ),
+                slice_s=slice_s,
+            )
         if isinstance(request, Put | Check | ReadObject | ListObjects):
-            return self._errands.answer(request.ticket, lambda moved: self._run(request, moved), slice_s=SLICE_S)
+            return self._errands.answer(
+                hello.job, request.ticket, lambda moved: self._run(request, moved), slice_s=SLICE_S
+            )
         if isinstance(request, Hello):
             raise FetchError("a connection greets once")
-        return Done({**self._engine.numbers(), "pid": os.getpid(), "threads": threading.active_count()})
+        return Done(self._numbers(hello))
+
+    def _numbers(self, hello: Hello) -> dict[str, Any]:
+        remotes = list(dict.fromkeys(config.remote for config in hello.streams))
+        tally, lanes = self._services.tally, self._services.means.lanes
+        return {
+            **self._engine.numbers(),
+            **{name: tally.total().get(name, 0) for name in ("files", "bytes", "failures")},
+            "pid": os.getpid(),
+            "threads": threading.active_count(),
+            "stores": lanes.numbers(),
+            "total": tally.total(),
+            "remotes": tally.of(remotes),
+        }
 
     def _run(self, errand: Errand, moved: Moved) -> Done:
         """Do what is no file of the cache."""
-        rng = random.Random()
-        if isinstance(errand, Put):
-            return attempted(
-                f"{errand.path} to {errand.remote}", errand.attempts, lambda _: self._put(errand, moved), rng=rng
-            )
+        options = json.loads(errand.options)
         if isinstance(errand, Check):
-            self._stores.open_for_uploads(errand.remote)  # refuses settings that no upload can honour
-            next(iter(self._stores.open(errand.remote, _CHECK_S).list()), None)
+            self._stores.open_for_uploads(errand.remote, options)  # refuses settings that no upload can honour
+            with contextlib.suppress(StoreCannotError):  # a web server has no list
+                next(iter(self._stores.open(errand.remote, _CHECK_S, options).list()), None)
             return Done()
-        if isinstance(errand, ReadObject):
-            return attempted(
-                f"{errand.name} of {errand.remote}", errand.attempts, lambda _: self._read(errand, moved), rng=rng
-            )
-        return Done(sorted(facts.name for facts in self._stores.open(errand.remote, _CHECK_S).list(errand.prefix)))
+        if isinstance(errand, ListObjects):
+            store = self._stores.open(errand.remote, _CHECK_S, options)
+            return Done(sorted(facts.name for facts in store.list(errand.prefix)))
+        shown = parse_remote(errand.remote).shown
+        what = f"{errand.path} to {shown}" if isinstance(errand, Put) else f"{errand.name} of {shown}"
 
-    def _put(self, errand: Put, moved: Moved) -> Done:
-        moved.n_attempts += 1
+        def attempt(_: int) -> Done:
+            moved.n_attempts += 1
+            if isinstance(errand, Put):
+                return self._put(errand, options, moved)
+            return self._read(errand, options, moved)
 
+        lane = self._services.means.lanes.lane(lane_key(errand.remote))
+        return attempted(what, Patience(errand.attempts), lane, attempt, rng=random.Random())
+
+    def _put(self, errand: Put, options: dict[str, Any], moved: Moved) -> Done:
         def read(n_bytes: int) -> None:
             moved.n_bytes = n_bytes
 
-        self._stores.open_for_uploads(errand.remote).put(errand.name, errand.path, moved=read)
+        self._stores.open_for_uploads(errand.remote, options).put(errand.name, errand.path, moved=read)
         return Done()
 
-    def _read(self, errand: ReadObject, moved: Moved) -> Done:
-        moved.n_attempts += 1
-        content = self._stores.open(errand.remote, errand.timeout_s).get(errand.name)
+    def _read(self, errand: ReadObject, options: dict[str, Any], moved: Moved) -> Done:
+        content = self._stores.open(errand.remote, errand.timeout_s, options).get(errand.name)
         if content.facts.n_bytes > MAX_OBJECT_BYTES:
             raise FetchError(
-                f"{errand.name} of {errand.remote} has {content.facts.n_bytes} bytes; 1 GiB is the limit here"
+                f"{errand.name} of {parse_remote(errand.remote).shown} has {content.facts.n_bytes} bytes; 1 GiB is the "
+                "limit here"
             )
         whole = bytearray()
         for chunk in content.chunks:
             whole += chunk
             moved.n_bytes += len(chunk)
         return Done(payload=whole)
+
+
+def _task(hello: Hello, need: FileNeed) -> FileTask:
+    return FileTask.of(need, _config(hello, need.stream))
 
 
 def _config(hello: Hello, stream: int) -> StreamConfig:

@@ -2,7 +2,8 @@
 
 The bytes go through once: store → hash → (compressed copy, if it is kept) → decompression → temporary → final name. A
 body that was cut goes on where it stopped, by range and of the same version; that is no new attempt while it brings
-bytes. What does not have the size of the index, or not its hash, is never placed.
+bytes. What does not have the size of the index, or not its hash, is never placed. A large file that is waited for while
+little else moves comes in parts, over several connections (`parts`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 from streaming.cache.files import Temporaries, Temporary, is_present
+from streaming.cache.inventory import claim, source_of
 from streaming.errors import (
+    CacheTakenError,
+    CredentialsExpiredError,
+    CredentialsWantedError,
     FormatError,
     ObjectMissingError,
     StorageError,
@@ -23,12 +30,15 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.fetch.attempts import attempted
+from streaming.fetch.attempts import Lane, Lanes, Patience, attempted
+from streaming.fetch.credentials import Wallet
+from streaming.fetch.parts import Parts
 from streaming.fetch.protocol import FileNeed, StreamConfig
 from streaming.formats.compression import decompress_stream
 from streaming.formats.hashing import hasher
+from streaming.formats.index import INDEX_NAME
 from streaming.storage.local import FolderStore
-from streaming.storage.store import Store
+from streaming.storage.store import Part, Store
 from streaming.storage.url import Folder, parse_remote
 
 _RESUME_BYTES: Final = 1 << 18  # a connection that brings less before it breaks has failed
@@ -54,6 +64,27 @@ class FileTask:
         """Where the file will lie."""
         return os.path.join(self.local, self.name)
 
+    @property
+    def shown(self) -> str:
+        """Where it comes from, for people: without secrets."""
+        return f"{self.shown_remote}/{self.name}"
+
+    @property
+    def shown_remote(self) -> str:
+        """The remote, for people: without secrets."""
+        return parse_remote(self.remote).shown
+
+    @property
+    def disk_bytes(self) -> int:
+        """What it takes on disk at most, while it comes and afterwards; 0 if nobody knows."""
+        kept = self.need.zip_bytes if self.config.keep_zip and self.need.zip_name is not None else 0
+        return max(0, self.need.n_bytes) + max(0, kept)
+
+    @property
+    def patience(self) -> Patience:
+        """What its user allows."""
+        return Patience(self.config.download_retry, self.config.download_timeout)
+
     def is_done(self) -> bool:
         """Whether it lies there, whole."""
         return is_present(self.path, self.need.n_bytes)
@@ -65,21 +96,43 @@ class Moved:
     def __init__(self) -> None:
         self.n_bytes = 0
         self.n_attempts = 0
+        self.began_s = time.monotonic()
 
     @property
     def token(self) -> str:
         """Differs from any earlier one if anything has moved."""
         return f"{self.n_attempts}:{self.n_bytes}"
 
+    def left_s(self, n_bytes: int) -> float:
+        """In how many seconds `n_bytes` will have come, at the rate so far."""
+        n_left, passed_s = n_bytes - self.n_bytes, time.monotonic() - self.began_s
+        return n_left * passed_s / self.n_bytes if self.n_bytes else float("inf")
 
-def fetch_file(
-    task: FileTask,
-    *,
-    open_store: Callable[[str, float], Store],
-    temporaries: Temporaries,
-    moved: Moved,
-    rng: random.Random,
-) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What transfers work with."""
+
+    open_store: Callable[[StreamConfig], Store]
+    wallet: Wallet
+    temporaries: Temporaries
+    lanes: Lanes
+    connections: Executor  # for the parts of large files
+    rng: random.Random
+
+    @contextlib.contextmanager
+    def store(self, config: StreamConfig) -> Iterator[Store]:
+        """The store of a stream, for one attempt. CredentialsWantedError: the user's function must be called first."""
+        try:
+            yield self.open_store(config)
+        except CredentialsExpiredError as error:
+            if not config.purse:
+                raise
+            self.wallet.drop(config.purse)
+            raise CredentialsWantedError(config.purse) from error
+
+
+def fetch_file(task: FileTask, means: Means, moved: Moved, *, n_parts: int = 1) -> None:
     """Place the file of `task`, from what lies in the cache if that will do, else from its store.
 
     Raises the kinds of `streaming.errors` that say what the store, the disk or the bytes did.
@@ -88,30 +141,82 @@ def fetch_file(
         return
     if _is_source(task):
         raise _absent_in_source(task)
-    need, config = task.need, task.config
-    if need.zip_name is not None and _unpacked_here(task, need.zip_name, temporaries):
+    need = task.need
+    if need.zip_name is not None and _unpacked_here(task, need.zip_name, means.temporaries):
         return
-    what = f"{need.name} of {config.remote}"
+    if need.zip_name is None and n_parts > 1:
+        fetch_in_parts(task, means, moved, n_parts)
+        return
+    lane = means.lanes.lane(lane_key(task.remote))
 
     def attempt(_: int) -> None:
         moved.n_attempts += 1
-        store = open_store(config.remote, config.download_timeout)
-        _receive(task, store, temporaries, moved)
+        with means.store(task.config) as store:
+            _receive(task, _Source(task, store, lane, moved), means.temporaries)
 
-    attempted(what, config.download_retry, attempt, rng=rng)
+    attempted(task.shown, task.patience, lane, attempt, rng=means.rng)
 
 
-def _receive(task: FileTask, store: Store, temporaries: Temporaries, moved: Moved) -> None:
+def fetch_in_parts(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
+    """Place an uncompressed file over up to `n_parts` connections at once; what has come once is not fetched again."""
+    lane = means.lanes.lane(lane_key(task.remote))
+    parts = Parts(task.need.n_bytes)
+    with means.temporaries.begin(task.local, task.name, n_bytes=task.need.n_bytes) as raw:
+
+        def attempt(_: int) -> None:
+            moved.n_attempts += 1
+
+            def fetch(begin: int, end: int, version: str | None) -> Part:
+                if begin:
+                    lane.enter()
+                with means.store(task.config) as store:
+                    part = store.get_range(task.name, begin, end, version=version)
+                _check_size(task, part.facts.n_bytes, task.need.n_bytes, task.name)
+                raw.write_at(begin, part.data)
+                moved.n_bytes += len(part.data)
+                return part
+
+            parts.fetch_missing(fetch, means.connections, n_parts)
+            try:
+                for _chunk in _checked(task, raw.read_back()):
+                    pass
+            except TransferDamagedError:
+                parts.forget()
+                raise
+
+        attempted(task.shown, task.patience, lane, attempt, rng=means.rng)
+        raw.place()
+
+
+def lane_key(remote: str) -> str:
+    """Which remotes share a store's limits: those in one bucket or on one host."""
+    location = parse_remote(remote)
+    return "" if isinstance(location, Folder) else f"{location.scheme}://{location.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where one attempt takes the bytes from, and who is told of them."""
+
+    task: FileTask
+    store: Store
+    lane: Lane
+    moved: Moved
+
+
+def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
     """One attempt over the network."""
     need, config = task.need, task.config
     if need.zip_name is None:
         with temporaries.begin(task.local, need.name, n_bytes=need.n_bytes) as raw:
-            for chunk in _checked(task, _body(task, store, need.name, need.n_bytes, moved)):
+            for chunk in _checked(task, _body(source, need.name, need.n_bytes)):
                 raw.write(chunk)
+            if need.name == INDEX_NAME:
+                _claim_folder(task)
             raw.place()
         return
     with contextlib.ExitStack() as stack:
-        chunks = _checked(task, _body(task, store, need.zip_name, need.zip_bytes, moved))
+        chunks = _checked(task, _body(source, need.zip_name, need.zip_bytes))
         if config.keep_zip:
             kept = stack.enter_context(temporaries.begin(task.local, need.zip_name, n_bytes=need.zip_bytes))
             chunks = _copied(chunks, kept)
@@ -120,6 +225,14 @@ def _receive(task: FileTask, store: Store, temporaries: Temporaries, moved: Move
         _unpack(task, chunks, temporaries)
         if kept is not None:
             kept.place()
+
+
+def _claim_folder(task: FileTask) -> None:
+    """The cache folder says from now on of which remote it is a copy. Raises CacheTakenError if it is of another."""
+    ours = source_of(task.remote, task.shown_remote)
+    holder = claim(task.local, ours)
+    if holder.digest != ours.digest:
+        raise CacheTakenError(f"{task.local} holds a copy of {holder.remote}, not of {task.shown_remote}")
 
 
 def _unpacked_here(task: FileTask, zip_name: str, temporaries: Temporaries) -> bool:
@@ -136,7 +249,9 @@ def _unpacked_here(task: FileTask, zip_name: str, temporaries: Temporaries) -> b
 def _unpack(task: FileTask, chunks: Iterator[bytes | memoryview], temporaries: Temporaries) -> None:
     need = task.need
     if need.compression is None:
-        raise StorageError(f"{task.remote}/{need.zip_name}: the index names a compressed file, but no compression")
+        raise StorageError(
+            f"{task.shown_remote}/{need.zip_name}: the index names a compressed file, but no compression"
+        )
     pieces = cast(Iterator[bytes], chunks)  # any buffer will do
     try:
         with temporaries.begin(task.local, need.name, n_bytes=need.n_bytes) as raw:
@@ -146,24 +261,22 @@ def _unpack(task: FileTask, chunks: Iterator[bytes | memoryview], temporaries: T
                 pass
             if need.n_bytes not in (-1, raw.n_bytes):
                 raise TransferDamagedError(
-                    f"{task.remote}/{need.zip_name} decompresses to {raw.n_bytes} bytes; "
+                    f"{task.shown_remote}/{need.zip_name} decompresses to {raw.n_bytes} bytes; "
                     f"the index states {need.n_bytes}"
                 )
             raw.place()
     except FormatError as error:
-        raise TransferDamagedError(f"{task.remote}/{need.zip_name} does not decompress: {error}") from error
+        raise TransferDamagedError(f"{task.shown_remote}/{need.zip_name} does not decompress: {error}") from error
 
 
-def _body(task: FileTask, store: Store, name: str, n_bytes: int, moved: Moved) -> Iterator[bytes | memoryview]:
+def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryview]:
     """The bytes of an object, resumed where a connection broke; as many as the index states, or an error."""
-    shown = f"{task.remote}/{name}"
+    task, store, lane, moved = source.task, source.store, source.lane, source.moved
     content = store.get(name)
+    lane.answered()
     facts, n_got, n_resumed_at = content.facts, 0, 0
-    if n_bytes not in (-1, facts.n_bytes):
-        raise TransferDamagedError(
-            f"{shown} has {facts.n_bytes} bytes in the store; the index states {n_bytes}; were shards and index "
-            "written by one run?"
-        )
+    _check_size(task, facts.n_bytes, n_bytes, name)
+    shown = f"{task.shown_remote}/{name}"
     while True:
         try:
             for chunk in content.chunks:
@@ -177,9 +290,18 @@ def _body(task: FileTask, store: Store, name: str, n_bytes: int, moved: Moved) -
             if n_got - n_resumed_at < _RESUME_BYTES or n_got >= facts.n_bytes:
                 raise
         n_resumed_at = n_got
+        lane.enter()
         content = store.get(name, offset=n_got, version=facts.version)
     if n_got != facts.n_bytes:
         raise TransferDamagedError(f"{shown}: {n_got} bytes came; the store promised {facts.n_bytes}")
+
+
+def _check_size(task: FileTask, found: int, expected: int, name: str) -> None:
+    if expected not in (-1, found):
+        raise TransferDamagedError(
+            f"{task.shown_remote}/{name} has {found} bytes in the store; the index states {expected}; were "
+            "shards and index written by one run?"
+        )
 
 
 def _checked(task: FileTask, chunks: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
@@ -194,8 +316,8 @@ def _checked(task: FileTask, chunks: Iterator[bytes | memoryview]) -> Iterator[b
         yield chunk
     if digest.hexdigest() != need.hash_hex:
         raise TransferDamagedError(
-            f"{task.remote}/{need.zip_name or need.name}: {need.hash_name} is {digest.hexdigest()}; the index states "
-            f"{need.hash_hex}: bytes were changed on the way or in the store"
+            f"{task.shown_remote}/{need.zip_name or need.name}: {need.hash_name} is {digest.hexdigest()}; the index "
+            f"states {need.hash_hex}: bytes were changed on the way or in the store"
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streaming.errors import (
+    CacheTakenError,
     EmptyStreamError,
     FormatError,
     IndexMissingError,
@@ -24,7 +25,7 @@ from streaming.formats.hashing import fastest, is_hash
 from streaming.formats.index import INDEX_NAME, ShardIndex, parse_index
 from streaming.formats.layout import layout_of
 from streaming.order import Catalog
-from streaming.read.place import Place, make_private
+from streaming.read.place import Place, make_private, own_folder
 
 # A source of more shards is checked shard by shard when it is read: on a network disk each look costs a round trip.
 _MAX_CHECKED_SHARDS = 10_000
@@ -45,7 +46,8 @@ def load_streams(
     """Read and check the indexes of all streams, fetching those that are not on disk, several at once.
 
     Raises IndexMissingError, IndexFormatError, EmptyStreamError, UnsafeTypeError, OptionError (a hash that the index
-    does not have), ShardDamagedError (a source with a file missing or of the wrong size), and what a store answers.
+    does not have), ShardDamagedError (a source with a file missing or of the wrong size), CacheTakenError (a cache
+    folder that became a copy of another remote meanwhile), and what a store answers.
     """
     for place in places:
         if place.source is None:
@@ -59,7 +61,10 @@ def load_streams(
         client.announce("index", wanted)
     streams = []
     for number, place in enumerate(places):
-        index = parse_index(_index_bytes(place, number, client), where=f"{place.title}: {INDEX_NAME}")
+        content = _index_bytes(place, number, client)
+        if own_folder(place) != place:  # said by who placed the index, before it came
+            raise CacheTakenError(f"{place.title}: {place.cache} is a copy of another remote")
+        index = parse_index(content, where=f"{place.title}: {INDEX_NAME}")
         _check(place, index, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
         streams.append(StreamFiles(number, place, index))
     return streams

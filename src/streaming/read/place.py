@@ -6,9 +6,11 @@ import hashlib
 import os
 import stat
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from streaming.cache.inventory import read_source, source_of
 from streaming.errors import OptionError
+from streaming.fetch.credentials import CredentialProvider
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,22 @@ class Place:
     download_timeout: float
     validate_hash: str | bool | None
     keep_zip: bool
+    options: str = field(default="{}", repr=False)  # for the store, as JSON; may hold secrets
+    credentials: CredentialProvider | None = None
+
+
+def own_folder(place: Place) -> Place:
+    """The place with a cache folder that holds nothing of another remote.
+
+    A folder that is a copy of another remote says so; ours is then one below it, so that equal names do not meet.
+    """
+    if place.source is not None:
+        return place
+    source = source_of(place.remote, "")
+    cache = place.cache
+    while (known := read_source(cache)) is not None and known.digest != source.digest:
+        cache = os.path.join(cache, ".remotes", source.digest)
+    return replace(place, cache=cache)
 
 
 def private_root(remote: str) -> str:

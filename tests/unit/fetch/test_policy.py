@@ -20,7 +20,7 @@ def absent(*names: str) -> list[tuple[str, bool]]:
 def drain(policy: FetchPolicy[str], now_s: float = 0.0) -> list[str]:
     """All that would be moved, in order, each at once successful."""
     order = []
-    while begun := policy.take():
+    while begun := policy.take().begun:
         for name in begun:
             order.append(name)
             policy.finished(name, now_s)
@@ -48,10 +48,10 @@ def test_no_more_move_than_may() -> None:
     """The next begins when one has ended."""
     policy = new()
     policy.announced("job", "r0", absent("a", "b", "c"), 0)
-    assert policy.take() == ["a", "b"]
-    assert policy.take() == []
+    assert policy.take().begun == ["a", "b"]
+    assert policy.take().begun == []
     policy.finished("b", 0)
-    assert policy.take() == ["c"]
+    assert policy.take().begun == ["c"]
 
 
 def test_a_new_list_replaces_the_old() -> None:
@@ -72,7 +72,7 @@ def test_lists_outlive_their_connection_but_not_their_job() -> None:
     policy.announced("job", "r0", absent("a", "b", "c"), 0)
     policy.closed("job", 1)
     policy.passed(100)
-    assert policy.take() == ["a", "b"]
+    assert policy.take().begun == ["a", "b"]
     policy.closed("job", 100)
     policy.passed(101.9)
     assert policy.next_moment_s() == 102
@@ -80,7 +80,7 @@ def test_lists_outlive_their_connection_but_not_their_job() -> None:
     policy.closed("job", 103)
     policy.passed(104)
     policy.finished("a", 104)
-    assert policy.take() == ["c"]
+    assert policy.take().begun == ["c"]
     policy.passed(105)
     for name in ("b", "c"):
         policy.finished(name, 105)
@@ -105,14 +105,14 @@ def test_a_failure_stands_for_a_while_and_then_is_forgotten() -> None:
     """Who waits soon after gets it without a new try; who waits later has it tried again."""
     policy, failure = new(), RuntimeError("gone")
     policy.announced("job", "r0", absent("a"), 0)
-    assert policy.take() == ["a"]
+    assert policy.take().begun == ["a"]
     policy.finished("a", 1, failure=failure)
     assert policy.wanted("a", 5.9) is failure
     policy.announced("job", "r0", absent("a"), 5.9)
-    assert policy.take() == []
+    assert policy.take().begun == []
     policy.passed(6)
     assert policy.wanted("a", 6) is None
-    assert policy.take() == ["a"]
+    assert policy.take().begun == ["a"]
     policy.finished("a", 7)
     policy.released("a")
     policy.announced("job", "r0", [], 7)

@@ -75,6 +75,11 @@ def test_kinds_of_credentials_files_that_the_client_cannot_read_are_known(tmp_pa
         (tmp_path / "file.json").write_text(json.dumps({"type": kind}))
         settings = gcs_settings({"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "file.json")})
         assert settings.needs_google_auth == needed
+    with pytest.raises(OptionError, match="GOOGLE_APPLICATION_CREDENTIALS"):
+        gcs_settings(NOWHERE, {"service_account_file": str(tmp_path / "file.json")})
+    (tmp_path / "file.json").write_text("[]")
+    with pytest.raises(OptionError, match="JSON object"):
+        gcs_settings(NOWHERE, {"service_account_file": str(tmp_path / "file.json")})
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from streaming.errors import OptionError
 from streaming.storage import connect, registry
+from streaming.storage.below import Below
 from streaming.storage.connect import Stores
 
 COUNTED: list[object] = []
@@ -50,6 +51,16 @@ def test_old_stores_are_let_go(counted: list[object], monkeypatch: pytest.Monkey
         stores.open("tape://a/x", 5.0, {"token": str(i)})
         assert stores.open("tape://used", 5.0) is used
     assert len(stores._stores) == 3
+
+
+def test_streams_of_one_bucket_share_a_client() -> None:
+    """Prefixes differ, the client does not; other options or another bucket do need another."""
+    stores = Stores({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r"})
+    opened = [stores.open(f"s3://bucket/{i}", 5.0) for i in range(5)]
+    assert all(isinstance(store, Below) for store in opened)
+    assert len({id(store._whole) for store in opened if isinstance(store, Below)}) == 1
+    others = [stores.open("s3://bucket/0", 5.0, {"region": "q"}), stores.open("s3://other/0", 5.0)]
+    assert len({id(store._whole) for store in [opened[0], *others] if isinstance(store, Below)}) == 3
 
 
 def test_a_folder_takes_no_options(tmp_path: Path) -> None:

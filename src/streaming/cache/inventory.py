@@ -1,0 +1,149 @@
+"""Looking at what lies below a cache folder, and which of it is a copy of what can be fetched again.
+
+A folder that the fetcher fills says so in a file of its own (`SOURCE_NAME`): of which remote it is a copy. What its
+index lists may be deleted; nothing else ever is. So a file that the user put there, or a dataset that has no other
+home, stays, whoever set which limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from streaming.cache.files import PRIVATE_FOLDER, is_temporary, table_name, told
+from streaming.cache.shelf import Lying
+from streaming.errors import FormatError, StorageError
+from streaming.formats.index import INDEX_NAME, parse_index
+
+SOURCE_NAME: Final = ".streaming-source"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Of what a cache folder is a copy."""
+
+    remote: str  # for people: without secrets
+    digest: str  # of the remote as it was given
+
+
+def source_of(remote: str, shown: str) -> Source:
+    """What a folder's file says when it is a copy of `remote`."""
+    return Source(shown, hashlib.blake2b(os.fsencode(remote), digest_size=16).hexdigest())
+
+
+def read_source(folder: str) -> Source | None:
+    """Of what this folder is a copy; None if it says nothing that can be read."""
+    try:
+        with open(os.path.join(folder, SOURCE_NAME), encoding="utf-8") as file:
+            found = json.load(file)
+        return Source(str(found["remote"]), str(found["digest"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def claim(folder: str, source: Source) -> Source:
+    """Make the folder a copy of `source`, unless it is one of another remote already: of which it is, from now on.
+
+    Two processes that claim at once get the same answer. Raises CacheWriteError and other kinds of StorageError.
+    """
+    path = os.path.join(folder, SOURCE_NAME)
+    known = read_source(folder)
+    if known is None:
+        with told(path):
+            _write(path, source)
+        known = read_source(folder)
+    if known is None:
+        raise StorageError(f"{path} cannot be read back; does something else write or delete there?")
+    return known
+
+
+def _write(path: str, source: Source) -> None:
+    temporary = os.path.join(os.path.dirname(path), f".{SOURCE_NAME}.{os.urandom(8).hex()}.tmp")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            json.dump({"remote": source.remote, "digest": source.digest}, file)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            if read_source(os.path.dirname(path)) is None:  # damaged: it says nothing, so nobody's claim is lost
+                os.rename(temporary, path)
+        except OSError:  # a file system without links: the last of two that claim at once holds it
+            os.rename(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+class Inventory:
+    """What lies below cache folders. Keeps the names of each index, which are read again when it changes."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
+
+    def look(
+        self, roots: Collection[str], copies: Collection[str], *, passed_over: Collection[str]
+    ) -> dict[str, Lying]:
+        """Every file below `roots` by its path, but those in `passed_over` and in private folders.
+
+        `copies`: folders that are copies of a remote though they do not say so (another loader filled them).
+        """
+        found: dict[str, Lying] = {}
+        for root in roots:
+            for folder, folders, names in os.walk(root):
+                if PRIVATE_FOLDER in folders:
+                    folders.remove(PRIVATE_FOLDER)
+                for name in names:
+                    path = os.path.join(folder, name)
+                    if path in passed_over:
+                        continue
+                    with contextlib.suppress(OSError):
+                        status = os.lstat(path)
+                        found[path] = Lying(status.st_size, max(status.st_atime, status.st_mtime), may_go=False)
+        for folder in {os.path.dirname(path) for path in found} | set(copies):
+            if folder in copies or os.path.join(folder, SOURCE_NAME) in found:
+                self._let_go(folder, found)
+        return found
+
+    def _let_go(self, folder: str, found: dict[str, Lying]) -> None:
+        for name in self._names_in(folder):
+            path = os.path.join(folder, name)
+            lying = found.get(path)
+            if lying is not None and not is_temporary(name):
+                found[path] = Lying(lying.n_bytes, lying.last_use_s, may_go=True)
+
+    def _names_in(self, folder: str) -> frozenset[str]:
+        """The names of all shards of the index in this folder, in every form; none if it cannot be read."""
+        path = os.path.join(folder, INDEX_NAME)
+        try:
+            status = os.stat(path)
+            stamp = status.st_mtime_ns, status.st_size
+            known = self._names.get(folder)
+            if known is not None and known[0] == stamp:
+                return known[1]
+            with open(path, "rb") as file:
+                index = parse_index(file.read(), where=path)
+        except (OSError, FormatError):
+            return frozenset()
+        names = set()
+        for shard in range(index.n_shards):
+            raw, zipped = index.raw_name(shard), index.zip_name(shard)
+            names |= {raw, table_name(raw)}
+            if zipped is not None:
+                names.add(zipped)
+        self._names[folder] = stamp, frozenset(names)
+        return self._names[folder][1]
+
+
+def known_roots(roots: Mapping[str, object]) -> list[str]:
+    """Roots that lie in no other: each file is to be counted once."""
+    ordered = sorted(roots)
+    kept: list[str] = []
+    for root in ordered:
+        if not any(root == other or root.startswith(other.rstrip("/") + "/") for other in kept):
+            kept.append(root)
+    return kept

@@ -1,0 +1,144 @@
+"""Bytes of files that are not on disk, for those who cannot wait for the file or do not want it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final
+
+from streaming.cache.files import is_present, table_name
+from streaming.errors import StorageError, TransferDamagedError
+from streaming.fetch.attempts import attempted
+from streaming.fetch.engine import Engine
+from streaming.fetch.protocol import Done, Reason, Span
+from streaming.fetch.range_policy import Joined, RangeLimits, RangePolicy, joined
+from streaming.fetch.tally import Tally
+from streaming.fetch.transfer import FileTask, Means, Moved, lane_key
+from streaming.storage.store import Part
+
+_MAX_VERSIONS: Final = 100_000
+_IN_TIME_S: Final = 0.05  # a file that comes this late is in time
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One span of one file."""
+
+    task: FileTask
+    span: Span
+
+
+class Ranges:
+    """Owns the budget of ranges and their connections."""
+
+    def __init__(self, engine: Engine, means: Means, tally: Tally, connections: Executor, limits: RangeLimits) -> None:
+        self._engine, self._means, self._tally, self._connections = engine, means, tally, connections
+        self._lock = threading.Lock()
+        self._policy: RangePolicy[FileTask] = RangePolicy(limits, time.monotonic())
+        self._versions: OrderedDict[FileTask, str | None] = OrderedDict()
+
+    def read(self, job: str, wanted: Sequence[Wanted], reason: Reason, due_s: float, moved: Moved) -> Done:
+        """The bytes of all that is granted, one after the other; the value says how many each got, -1 for none.
+
+        Raises what the store answers when its attempts are used up.
+        """
+        by_file: dict[FileTask, list[int]] = {}
+        for number, each in enumerate(wanted):
+            by_file.setdefault(each.task, []).append(number)
+        requests = []
+        for task, numbers in by_file.items():
+            if self._is_to_be_asked(task, reason, due_s):
+                spans = [(wanted[number].span.begin, wanted[number].span.end) for number in numbers]
+                requests += [(task, numbers, request) for request in joined(spans, self._policy.limits)]
+        with self._lock:
+            wait_s = self._policy.spend(len(requests), time.monotonic(), patient=reason is not Reason.AHEAD)
+        got: dict[int, memoryview] = {}
+        if requests and wait_s is not None:
+            time.sleep(wait_s)
+            running = [
+                (numbers, request, self._connections.submit(self._fetch, task, request, reason, moved))
+                for task, numbers, request in requests
+            ]
+            try:
+                for numbers, request, part in running:
+                    data = memoryview(part.result())
+                    for number in (numbers[member] for member in request.members):
+                        span = wanted[number].span
+                        got[number] = data[span.begin - request.begin : span.end - request.begin]
+            finally:
+                for _, _, part in running:
+                    part.cancel()
+            self._note(job, requests, reason)
+            for number, data in got.items():
+                if wanted[number].span.keep:
+                    self._keep(wanted[number].task, data)
+        payload = b"".join(got[number] for number in sorted(got))
+        return Done([len(got[number]) if number in got else -1 for number in range(len(wanted))], payload)
+
+    def _is_to_be_asked(self, task: FileTask, reason: Reason, due_s: float) -> bool:
+        if task.need.zip_name is not None:
+            raise StorageError(f"{task.shown} is compressed: it cannot be read by parts")
+        if task.is_done():
+            return False
+        return reason is not Reason.AHEAD or self._engine.left_s(task) > due_s + _IN_TIME_S
+
+    def _fetch(self, task: FileTask, request: Joined, reason: Reason, moved: Moved) -> bytes:
+        lane = self._means.lanes.lane(lane_key(task.remote))
+
+        def attempt(_: int) -> Part:
+            moved.n_attempts += 1
+            with self._means.store(task.config) as store:
+                part = store.get_range(task.name, request.begin, request.end, version=self._versions.get(task))
+            if task.need.n_bytes not in (-1, part.facts.n_bytes):
+                raise TransferDamagedError(
+                    f"{task.shown} has {part.facts.n_bytes} bytes in the store; the index states {task.need.n_bytes}; "
+                    "were shards and index written by one run?"
+                )
+            return part
+
+        try:
+            part = attempted(task.shown, task.patience, lane, attempt, rng=self._means.rng)
+        except TransferDamagedError:
+            with self._lock:
+                self._versions.pop(task, None)  # perhaps the object was replaced: who asks again gets the new one
+            raise
+        moved.n_bytes += len(part.data)
+        with self._lock:
+            self._versions[task] = part.facts.version
+            while len(self._versions) > _MAX_VERSIONS:
+                self._versions.popitem(last=False)
+        self._tally.add(task.remote, bytes=len(part.data), range_bytes=len(part.data), **{f"ranges_{reason.value}": 1})
+        return part.data
+
+    def _note(self, job: str, requests: Sequence[tuple[FileTask, list[int], Joined]], reason: Reason) -> None:
+        """Have those files fetched whole of which much has been asked for."""
+        if reason not in (Reason.RANDOM, Reason.FEW):
+            return
+        asked: Counter[FileTask] = Counter()
+        n_bytes: Counter[FileTask] = Counter()
+        for task, _, request in requests:
+            asked[task] += 1
+            n_bytes[task] += request.end - request.begin
+        for task, n_ranges in asked.items():
+            with self._lock:
+                is_much = self._policy.asked(task, task.need.n_bytes, n_bytes[task], n_ranges)
+            if is_much:
+                self._engine.want_behind(job, task)
+
+    def _keep(self, task: FileTask, table: memoryview) -> None:
+        """Place an offset table beside its file, so that nobody on this machine asks for it again."""
+        name = table_name(task.name)
+        path = os.path.join(task.local, name)
+        if is_present(path, len(table)):
+            return
+        with contextlib.suppress(StorageError):  # no room, or no right to write: the reader has the table all the same
+            with self._means.temporaries.begin(task.local, name, n_bytes=len(table)) as kept:
+                kept.write(table)
+                kept.place()
+            self._engine.table_came(path, len(table))

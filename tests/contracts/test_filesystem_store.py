@@ -12,6 +12,7 @@ import pytest
 from fsspec import AbstractFileSystem, register_implementation
 
 from streaming.errors import (
+    ObjectForbiddenError,
     ObjectMissingError,
     OptionError,
     StorageError,
@@ -99,7 +100,7 @@ class TestFtp(StoreContract):
     def test_nobody_is_let_in_with_another_password(self, ftp: FtpServer) -> None:
         """And the password is in no message."""
         store = opened("ftp", f"{USER}:wrong-one@127.0.0.1:{ftp.port}", "place")
-        with pytest.raises(StorageError, match="530") as caught:
+        with pytest.raises(ObjectForbiddenError, match="530") as caught:
             store.head("a")
         assert "wrong-one" not in str(caught.value)
 

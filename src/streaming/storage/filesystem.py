@@ -28,8 +28,9 @@ from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.url import Bucket
 
-_N_INSTANCES: Final = 8  # of a file system that has one connection
+_N_INSTANCES: Final = 16  # of a file system that has one connection
 _N_INSTANCES_ASYNC: Final = 64  # of one that has a loop of its own for many
+_PATIENCE_S: Final = 600.0  # of one who waits for others to end
 _CHUNK_BYTES: Final = 1 << 20
 _CONTENT: Final = ("ETag", "etag", "e_tag", "md5Hash", "md5Checksum", "content_hash", "sha256", "sha", "checksum")
 _TIMES: Final = ("mtime", "modified", "LastModified", "last_modified", "modify", "modifiedTime", "updated", "created")
@@ -45,26 +46,26 @@ def open_filesystem(location: Bucket, settings: StoreSettings) -> FileSystemStor
         top = kind._strip_protocol(str(location))
     except (ImportError, ValueError) as error:
         raise OptionError(f"{location.shown} cannot be opened: {error}") from error
+    named = ", ".join(sorted(settings.options)) or "none"
+    asked = Asked(location.shown, f"{location.scheme}://", f"storage_options: {named}", bool(settings.options))
     pool: Pool[Any] = Pool(
-        lambda: _connected(fsspec, location, settings.options),
+        lambda: _connected(fsspec, location, settings.options, asked),
         limit=_N_INSTANCES_ASYNC if kind.async_impl else _N_INSTANCES,
         place=location.shown,
-        timeout_s=settings.timeout_s,
+        patience_s=max(_PATIENCE_S, settings.timeout_s),
         close=lambda _: None,  # there is no such call; who has a connection ends it with the last reference
         harmless=(StorageError, FileNotFoundError, PermissionError, NotImplementedError),
     )
-    identity = (
-        f"the storage_options {', '.join(sorted(settings.options))}" if settings.options else "no storage_options"
-    )
-    asked = Asked(location.shown, f"{location.scheme}://", identity, has_credentials=bool(settings.options))
     return FileSystemStore(asked, top, pool)
 
 
-def _connected(fsspec: Any, location: Bucket, options: Mapping[str, Any]) -> Any:
+def _connected(fsspec: Any, location: Bucket, options: Mapping[str, Any], asked: Asked) -> Any:
     try:
         return fsspec.core.url_to_fs(str(location), skip_instance_cache=True, **options)[0]
     except (TypeError, ValueError, ImportError) as error:
         raise OptionError(f"{location.shown} cannot be opened with these storage_options: {error}") from error
+    except Exception as error:
+        raise meaning_of_error(error, asked).error("", asked) from error
 
 
 class FileSystemStore:

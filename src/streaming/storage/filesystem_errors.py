@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import ftplib
 
 from streaming.errors import NoRoomError, ObjectForbiddenError, ObjectMissingError, StorageError
 from streaming.storage.meaning import Answer, Asked, Meaning, meaning_of, unreachable
@@ -20,6 +21,9 @@ def meaning_of_error(error: Exception, asked: Asked) -> Meaning:
         return Meaning(ObjectMissingError, "it does not exist, or is no file", "check the path")
     if isinstance(error, PermissionError):
         return Meaning(ObjectForbiddenError, f"it is refused ({text})", "check who may read or write it")
+    if isinstance(error, ftplib.error_perm):
+        kind = ObjectForbiddenError if str(error).startswith("530") else StorageError
+        return Meaning(kind, text, "check the user, the password and the path")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Meaning(NoRoomError, "no room is left there", "make room or take another place")
     if isinstance(error, ConnectionError | TimeoutError | EOFError) or not _is_builtin(error):

@@ -38,7 +38,8 @@ from streaming.storage.sftp_session import (
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.url import Bucket
 
-N_CONNECTIONS: Final = 8  # of one store; a server of OpenSSH turns away more than 10 that are still logging in
+N_CONNECTIONS: Final = 16  # to one server: as many as the fetcher has transfers
+_PATIENCE_S: Final = 600.0  # of one who waits for others to end
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -51,7 +52,7 @@ def open_sftp(location: Bucket, settings: StoreSettings) -> SftpStore:
         lambda: connected(login, silence_s),
         limit=N_CONNECTIONS,
         place=str(login),
-        timeout_s=settings.timeout_s,
+        patience_s=max(_PATIENCE_S, settings.timeout_s),
         close=lambda connection: connection.client.close(),
         is_alive=Connection.is_alive,
         harmless=(StorageError, SftpRefusedError),

@@ -41,6 +41,8 @@ class ClientResponseError(Exception):
         (TimeoutError("a"), StoreUnreachableError),
         (EOFError(), StoreUnreachableError),
         (ftplib.error_temp("421 too many"), StoreUnreachableError),
+        (ftplib.error_perm("530 who are you"), ObjectForbiddenError),
+        (ftplib.error_perm("553 no"), StorageError),
         (ClientResponseError(404), ObjectMissingError),
         (ClientResponseError(403), ObjectForbiddenError),
         (ClientResponseError(503), StoreBusyError),

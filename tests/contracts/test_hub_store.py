@@ -27,6 +27,7 @@ from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket
 from streaming.testing.store_contract import StoreContract
+from support.fetcher_world import wait_until
 from support.http_double import Reply
 from support.hub_double import ContentNetwork, HubDouble, Repo
 
@@ -239,8 +240,7 @@ def test_puts_at_the_same_time_are_few_commits(hub: HubDouble, tmp_path: Path) -
     hub.may_commit.clear()
     with ThreadPoolExecutor(20) as pool:
         puts = [pool.submit(store.put, str(i), str(tmp_path / "file")) for i in range(20)]
-        while len(hub.asked("POST", "/preupload/")) < 20:
-            pass
+        wait_until("all are ready", lambda: len(hub.asked("POST", "/preupload/")) >= 20)
         hub.may_commit.set()
         for put in puts:
             put.result()

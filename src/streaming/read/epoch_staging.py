@@ -113,7 +113,8 @@ class EpochStaging:
         return missing
 
     def _why(self, shard: int) -> Reason | None:
-        if not self._files.by_parts[shard] or self._files.is_present(shard):
+        files = self._files
+        if not files.by_parts[shard] or self._finder.is_open(shard) or files.is_present(shard):
             return None
         if self._thin is not None and self._thin[shard]:
             return Reason.FEW

@@ -28,7 +28,7 @@ from streaming.storage.settings import StoreSettings
 
 _CHUNK_BYTES: Final = 1 << 18
 _ERROR_BYTES: Final = 1 << 14  # as much of an error body as is read
-_N_KEPT: Final = 64  # connections per host
+_N_KEPT: Final = 128  # connections per host
 _N_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _ASKING: Final = ("GET", "HEAD")
@@ -222,9 +222,10 @@ def _trust(bundle: str | None) -> ssl.SSLContext:
     """The system's certificates (or those of SSL_CERT_FILE), and those of a file."""
     context = ssl.create_default_context()
     if bundle is not None:
+        read_certificates(bundle)  # says what is wrong with the file
         try:
-            context.load_verify_locations(cadata=read_certificates(bundle).decode("ascii"))
-        except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+            context.load_verify_locations(cafile=bundle)
+        except ssl.SSLError as error:
             raise OptionError(f"{bundle} holds no certificates in PEM form: {error}") from error
     return context
 

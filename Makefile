@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 TORCH  := torch==2.13.0
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test lint types layers tests oldest format bench clean
+.PHONY: help demo test lint types layers tests tools oldest format bench clean
 
 help:
 	@echo "make demo    write a data set, stream it, train, stop in mid-epoch, resume (REMOTE=s3://bucket/prefix for a store)"
@@ -42,8 +42,17 @@ types: $(VENV)/dev
 layers: $(VENV)/dev
 	$(BIN)/lint-imports
 
-tests: $(VENV)/dev
+tests: $(VENV)/dev tools
 	$(BIN)/python -m pytest
+
+# Servers for tests that no wheel has. Without npm, nginx or sshd the tests that need them are skipped, and say so.
+tools: $(VENV)/tools/azurite
+
+$(VENV)/tools/azurite: $(VENV)/python
+	mkdir -p $(VENV)/tools
+	if ! command -v npm >/dev/null; then echo "no npm: tests against Azure are skipped"; \
+	elif npm install --prefix $(VENV)/tools --no-audit --no-fund --silent azurite@3; then touch $@; \
+	else echo "Azurite cannot be installed: tests against Azure are skipped"; fi
 
 # The order is the same under any numpy: its digests also under the oldest that we take (which has no wheels after 3.12).
 oldest: $(VENV)/oldest

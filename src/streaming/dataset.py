@@ -7,7 +7,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import context
 from typing import Any, Final, Self
 
@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import MissingExtraError, NotYetError, OptionError, StateError, WorldError
-from streaming.indexing import Indexable, checked
+from streaming.indexing import Indexable, Members, checked, numbers_of
 from streaming.order import (
     Cursor,
     EpochOrder,
     Explanation,
     OrderSpec,
     Topology,
-    WorkerReader,
     explain,
     load_state,
     node_warning,
     save_state,
+    working_set,
 )
+from streaming.read.cache_room import CacheRoom
 from streaming.read.epoch import Begun, EpochRing, Loader
-from streaming.read.epoch_reader import read_epoch, shards_ahead
-from streaming.read.read_ahead import MAX_ANNOUNCED, ReadAhead
 from streaming.read.sample_store import SampleStore
 from streaming.read.schedule import Schedule
+from streaming.read.share import Share, first_shards, read_share
 from streaming.sizes import Sizes
 from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
@@ -69,6 +69,9 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     - `remainder`: where ranks do not divide the epoch, some samples are repeated so that all ranks have equally many
       (`pad`), some are left out (`drop`), or neither, and ranks differ by one (`exact`).
     - `predownload`: samples for which each worker announces its shards ahead; None: what the epoch needs next.
+    - `cache_limit`: the most that may lie in the cache of this node, in bytes or as in `"100gb"`; None: no limit. What
+      is needed last is deleted first. At least two shards must fit; if fewer fit than are in use at once, shards come
+      more than once, of which a warning tells.
     - `allow_unsafe_types`: read pickled columns too. Only for data that you trust.
     - `world`: which rank this is. None: found when iteration starts, see `World.detect`.
     - `partition_algo` is accepted and has no effect.
@@ -110,7 +113,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         world: World | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        _refuse_what_is_not_built(cache_limit=cache_limit, stream_name=stream_name)
+        _refuse_what_is_not_built(stream_name=stream_name)
         if partition_algo not in ("relaxed", "orig"):
             raise OptionError(
                 f"partition_algo must be 'relaxed' or 'orig' (neither has an effect), not {partition_algo!r}"
@@ -133,7 +136,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         self.streams = _streams(streams, stream_config or {}, remote=remote, local=local, split=split)
         defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip, storage_options)
         places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
-        self._store = SampleStore(places, allow_unsafe_types=allow_unsafe_types)
+        self._store = SampleStore(places, allow_unsafe_types=allow_unsafe_types, cache_limit=cache_limit)
         self._schedule = Schedule(
             spec,
             self._store.catalog,
@@ -146,11 +149,13 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         self._open(None)
         if self.replication > 1:
             self._topology()  # a world that it does not divide is refused now
+        self._look_ahead()
 
     def _open(self, loader_key: int | None) -> None:
         """What follows from the settings, made anew in a worker that was started with a pickle."""
         self._starter = _Starter(loader_key)
-        self._has_told = False
+        self._has_told = self._has_told_of_room = False
+        self._rooms: dict[tuple[Topology, int], CacheRoom] = {}
         self.catalog = self._store.catalog
         self._closing = weakref.finalize(self, _close, self._store, self._ring)
         self._closing.atexit = False
@@ -213,6 +218,15 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         del retry
         return self._store.sample(checked(int(sample_id), self.size))
 
+    def _together(self, members: Members) -> Iterator[tuple[slice, AbstractContextManager[None]]]:
+        store = self._store
+        numbers = numbers_of(members, self.size) if store.files.any_by_parts else None
+        if numbers is None:  # nothing to be had in parts, or not yet the innermost list
+            yield from super()._together(members)
+        else:
+            for part in store.together(numbers):
+                yield part, store.at_hand(numbers[part])
+
     # --- epochs
 
     def __iter__(self) -> Iterator[Any]:
@@ -229,28 +243,17 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         return self._read(begun, loader)
 
     def _read(self, begun: Begun, loader: Loader) -> Iterator[Any]:
-        world, topology = self._detect_world(), self._topology()
         batch_size = begun.batch_size or self.batch_size or 1
-        plan = self._schedule.plan(begun.epoch, topology, batch_size, begun.start)
-        ahead = None
-        store = self._store
-        if not store.files.all_sources:
-            horizon = shards_ahead(plan, topology.node_of(world.rank), lambda: self.order_of(begun.epoch + 1))
-            ahead = ReadAhead(
-                store.client,
-                store.files,
-                f"{world.rank}.{loader.worker}",
-                None if self.predownload else horizon,
-                renew_after=MAX_ANNOUNCED // 2 * plan.order.n_samples // self.num_shards,
-            )
-        return read_epoch(
-            WorkerReader(plan, world.rank, loader.worker, loader.n_workers),
-            self.catalog,
-            store.pool,
-            ahead,
-            min_ahead=self.predownload or max(64, 8 * batch_size),
-            get=self.__getitem__ if self._makes_samples_itself() else None,
+        share = Share(
+            self._schedule.plan(begun.epoch, self._topology(), batch_size, begun.start),
+            self._detect_world().rank,
+            loader.worker,
+            loader.n_workers,
+            next_order=lambda: self.order_of(begun.epoch + 1),
+            predownload=self.predownload,
+            room=self._room(batch_size),
         )
+        return read_share(self._store, share, self.__getitem__ if self._makes_samples_itself() else None)
 
     def _tell_once(self, batch_size: int) -> None:
         """Say in the rank process what a user would want to know before a long run."""
@@ -261,6 +264,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         advice = node_warning(plan) if self.shuffle else None
         if advice is not None:
             _log.warning("%s; explain() has the numbers", advice)
+        self._tell_of_room(batch_size)
         left_out = plan.left_out.tolist()
         if any(left_out):
             _log.warning(
@@ -268,6 +272,41 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
                 self._schedule.spec.batching_method,
                 ", ".join(f"{n} of stream {number}" for number, n in enumerate(left_out) if n),
             )
+
+    def _room(self, batch_size: int) -> CacheRoom | None:
+        """What the cache's limit means here; None if there is none, or nothing is cached."""
+        limit_bytes, topology = self._store.limit_bytes, self._topology()
+        if limit_bytes is None or self._store.files.all_sources:
+            return None
+        room = self._rooms.get((topology, batch_size))
+        if room is None:
+            needed = working_set(self._schedule.plan(0, topology, batch_size))
+            room = self._rooms[topology, batch_size] = self._store.room(limit_bytes, needed)
+        return room
+
+    def _tell_of_room(self, batch_size: int) -> None:
+        """Say once what a cache limit costs."""
+        room = None if self._has_told_of_room else self._room(batch_size)
+        if room is not None:
+            self._has_told_of_room = True
+            if room.advice is not None:
+                _log.warning("%s; explain() has the numbers", room.advice)
+
+    def _look_ahead(self) -> None:
+        """What can be done before anybody iterates, if the world can be told: the first shards are on their way."""
+        if self._store.files.all_sources:
+            return
+        try:
+            world = World.detect(is_told=False) if self._world is None else self._world
+            topology = Topology.of(world.num_ranks, world.ranks_per_node, self.replication)
+        except (WorldError, OptionError):  # to be said when iteration begins, if it is so then
+            return
+        progress, n_samples = self._ring.progress(), self._schedule.order(0, topology).n_samples
+        cursor = Cursor(self._ring.next_epoch, 0)
+        if progress.is_pending and progress.epoch >= 0:
+            cursor = Cursor(progress.epoch, progress.start).normalised(n_samples)
+        order = self._schedule.order(cursor.epoch, topology)
+        self._store.announce_start(first_shards(order, topology, world.rank, cursor.consumed, self._store))
 
     def _makes_samples_itself(self) -> bool:
         """Whether a subclass changes what a sample is; else samples come straight from the shard."""
@@ -291,8 +330,14 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         per shard, cache needed, and a score of the shuffle: see docs/order.md.
         """
         topology, batch_size = self._topology(), self.batch_size or 1
-        sizes = self._store.transfer_bytes()
-        return explain(self.order_of(0), topology, batch_size, shard_bytes=sizes, remainder=self._schedule.remainder)
+        return explain(
+            self.order_of(0),
+            topology,
+            batch_size,
+            shard_bytes=self._store.transfer_bytes(),
+            disk_bytes=self._store.disk_bytes(all_are_cached=True),
+            remainder=self._schedule.remainder,
+        )
 
     def __repr__(self) -> str:
         shuffled = f"shuffled by {self.shuffle_algo}" if self.shuffle else "in stored order"
@@ -359,6 +404,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         if epoch < 0:
             raise OptionError(f"an epoch's number is 0 or more, not {epoch}")
         self._ring.set_next(epoch)
+        self._look_ahead()
 
     # --- state
 
@@ -384,6 +430,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             raise StateError("load a state in the rank process, not in a worker of its loader")
         cursor = load_state(obj, self.order_of(0), accept_other_order=accept_other_order)
         self._ring.resume_at(cursor.epoch, cursor.consumed)
+        self._look_ahead()
 
     # --- life
 
@@ -466,9 +513,7 @@ def _epoch_size(epoch_size: int | str | None, samples_per_epoch: int | str | Non
     return size or None
 
 
-def _refuse_what_is_not_built(*, cache_limit: int | str | None, stream_name: str) -> None:
+def _refuse_what_is_not_built(*, stream_name: str) -> None:
     """Refuse settings of later versions."""
-    if cache_limit:
-        raise NotYetError(f"cache_limit={cache_limit!r} has no effect in this version; leave it out")
     if stream_name != "stream":
         raise NotYetError(f"stream_name={stream_name!r} has no effect in this version; leave it out")

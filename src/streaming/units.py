@@ -46,6 +46,17 @@ def parse_count(text: str | int | float) -> int:
     return _parse(text, _COUNT_STEPS, kind="number of samples", example="64M")
 
 
+def shown_bytes(n_bytes: float) -> str:
+    """A size in bytes for people.
+
+    >>> shown_bytes(65536), shown_bytes(1.5 * 2**30)
+    ('64.0 KiB', '1.5 GiB')
+    """
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    step = min(len(units) - 1, int(math.log2(max(1.0, n_bytes))) // 10)
+    return f"{n_bytes / 1024**step:,.{1 if step else 0}f} {units[step]}"
+
+
 def _parse(text: str | int | float, steps: dict[str, int], *, kind: str, example: str) -> int:
     if isinstance(text, int | float):
         if isinstance(text, float) and not math.isfinite(text):

@@ -78,12 +78,13 @@ class World:
         return f"World(rank {self.rank} of {self.num_ranks}, {self.ranks_per_node} a node; {self.source})"
 
     @classmethod
-    def detect(cls, environment: Mapping[str, str] | None = None) -> World:
+    def detect(cls, environment: Mapping[str, str] | None = None, *, is_told: bool = True) -> World:
         """This process's world: from `torch.distributed` if it is initialised, else from the launcher's variables.
 
         The variables are `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE`; without any of them the process
-        is alone. Raises WorldError where they are incomplete or contradict each other or the process group, and
-        where another launcher (MPI, SLURM) has started several processes but the rank was not passed on.
+        is alone. `is_told`: say once what was found. Raises WorldError where they are incomplete or contradict each
+        other or the process group, and where another launcher (MPI, SLURM) has started several processes but the rank
+        was not passed on.
         """
         environment = os.environ if environment is None else environment
         group = _process_group()
@@ -100,7 +101,8 @@ class World:
                         f"initialise it first, set them, or pass world={remedy}"
                     )
             world = cls(source="no launcher and no process group found: alone")
-        _tell_once(world)
+        if is_told:
+            _tell_once(world)
         return world
 
     @classmethod

@@ -18,6 +18,7 @@ from streaming.errors import (
     ObjectMissingError,
     StorageError,
     StoreBusyError,
+    StoreMovedError,
     StoreUnreachableError,
     StreamingError,
     TransferDamagedError,
@@ -168,7 +169,7 @@ def test_each_failure_has_its_kind_and_says_where(tmp_path: Path, store: FaultyS
         ("1", [Fault(403)] * 9, ObjectForbiddenError, 1),
         ("2", [Fault(503)] * 9, StoreBusyError, 2),
         ("3", [Fault(429)] * 9, StoreBusyError, 2),
-        ("4", [Fault(301)] * 9, StorageError, 1),
+        ("4", [Fault(301)] * 9, StoreMovedError, 1),
         ("5", [Fault(cut_after=50)] * 9, TransferDamagedError, 2),
     ]
     with client_of("s3://bkt/d", tmp_path) as client:

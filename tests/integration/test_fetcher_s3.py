@@ -9,7 +9,6 @@ import pytest
 
 from streaming.errors import (
     MissingExtraError,
-    NotYetError,
     ObjectForbiddenError,
     ObjectMissingError,
     OptionError,
@@ -89,8 +88,6 @@ def test_a_target_that_fails_is_told_at_the_start(
         ({"AWS_SECRET_ACCESS_KEY": "wrong"}, server.url("x"), ObjectForbiddenError, "SignatureDoesNotMatch"),
         ({"S3_ENDPOINT_URL": "http://127.0.0.1:9"}, server.url("x"), StoreUnreachableError, "127.0.0.1:9"),
         ({"S3_ENDPOINT_URL": "127.0.0.1:9"}, server.url("x"), OptionError, "http"),
-        ({"S3_CANNED_ACL": "private"}, server.url("x"), NotYetError, "S3_CANNED_ACL"),
-        ({}, "gs://bucket/x", NotYetError, "gs"),
         ({}, "nonsense://bucket/x", OptionError, "Unsupported remote path"),
     ]
     (tmp_path / "file").write_bytes(b"abc")

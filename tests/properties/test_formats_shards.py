@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.errors import ShardDamagedError
-from streaming.formats.mds import header_bytes, mds_config, record_offsets
+from streaming.formats.mds import header_bytes, mds_config, offset_bytes, record_bounds, record_offsets
 from streaming.formats.schema import mds_schema
 from streaming.write.builder import FinishedShard, ShardBuilder
 
@@ -85,3 +85,26 @@ def test_offsets_that_pass_lie_inside_the_file(n: int, offsets: list[int], state
     assert found.tolist() == offsets[: n + 1] == sorted(offsets[: n + 1])
     assert found[0] >= header_bytes(n)
     assert found[-1] == n_bytes
+
+
+@given(records=st.lists(st.binary(max_size=50), min_size=1, max_size=20))
+@settings(max_examples=100)
+def test_two_offsets_tell_as_much_of_a_sample_as_all(records: list[bytes]) -> None:
+    """For every row the eight bytes of its own offsets lead to the record that the whole table leads to."""
+    (shard,) = built(records, None)
+    offsets = record_offsets(shard.data, shard.n_samples, len(shard.data)).tolist()
+    for row in range(shard.n_samples):
+        begin, end = offset_bytes(row)
+        bounds = record_bounds(shard.data[begin:end], row, shard.n_samples, len(shard.data))
+        assert bounds == (offsets[row], offsets[row + 1])
+
+
+@given(begin=st.integers(0, 120), end=st.integers(0, 120), n=st.integers(1, 6), n_bytes=st.integers(0, 120))
+@settings(max_examples=300)
+def test_two_offsets_that_pass_lie_inside_the_file(begin: int, end: int, n: int, n_bytes: int) -> None:
+    """Whatever they say: they are refused, or rise from behind the head to at most the end of the file."""
+    try:
+        record_bounds(np.array([begin, end], "<u4").tobytes(), 0, n, n_bytes)
+    except ShardDamagedError:
+        return
+    assert header_bytes(n) <= begin <= end <= n_bytes

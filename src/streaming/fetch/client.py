@@ -12,12 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
-import select
-import socket
 import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,13 +24,12 @@ from streaming.errors import (
     CredentialsWantedError,
     DeadlineError,
     FetchError,
-    ObjectForbiddenError,
-    StreamingError,
 )
 from streaming.fetch import protocol
-from streaming.fetch.credentials import CredentialProvider, Credentials, provided, purse_of
-from streaming.fetch.launch import KilledAtStartError, launch, may_start
-from streaming.fetch.meeting import Place, PlaceError, connect, log_tail, place_in_root, private_place
+from streaming.fetch.connection import Connection, Deadline
+from streaming.fetch.credentials import CredentialProvider, Credentials, purse_of
+from streaming.fetch.door import ANSWER_S, Door, NoneListensError
+from streaming.fetch.meeting import log_tail
 from streaming.fetch.protocol import (
     PROTOCOL,
     SLICE_S,
@@ -57,20 +52,14 @@ from streaming.fetch.protocol import (
     StreamConfig,
     Wait,
 )
+from streaming.fetch.providers import Providers
 from streaming.storage.local import FolderStore
 from streaming.storage.registry import registered_stores
 from streaming.storage.url import Folder, parse_remote
 
-_log: Final = logging.getLogger("streaming")
 _DEADLINE_S: Final = 120.0
-_ANSWER_S: Final = 30.0  # beyond its slice, before a fetcher that says nothing counts as stuck
-_CONNECT_S: Final = 30.0
-_RESPECT_START_S: Final = 5.0  # how long another starter is believed to be alive
 _MAX_DEATHS: Final = 5  # of the fetcher, within one request
-_MAX_FILLED: Final = 4  # times that a function is called for one request
-_FILL_PAUSE_S: Final = 0.5
-_FILL_AGAIN_S: Final = 5.0
-_TO_BE_TOLD: Final = "-"
+_TO_BE_TOLD: Final = "-"  # no life of the fetcher: a list that is to be sent again
 _MAX_VANISHED: Final = 2  # times that a file may be gone again before its reader sees it
 _MAX_EVICTED: Final = 100  # the same where a limit makes the fetcher delete
 
@@ -78,7 +67,7 @@ _MAX_EVICTED: Final = 100  # the same where a limit makes the fetcher delete
 class FetchClient:
     """One process's way to the fetcher of its cache root. Thread-safe; pickles as configuration."""
 
-    _held: _Connection | None
+    _held: Connection | None
 
     def __init__(
         self,
@@ -98,7 +87,7 @@ class FetchClient:
         self._cache_limit = cache_limit
         self._root = None if root is None else os.path.abspath(root)
         self._job = os.urandom(8).hex() if job is None else job
-        self._providers = {purse_of(self._job, number): each for number, each in (providers or {}).items()}
+        self._functions = {purse_of(self._job, number): each for number, each in (providers or {}).items()}
         self._streams = tuple(
             replace(_absolute(stream), purse=purse_of(self._job, number) if number in (providers or {}) else "")
             for number, stream in enumerate(streams)
@@ -240,6 +229,11 @@ class FetchClient:
         value: dict[str, Any] = self._ask(protocol.Progress(), "the fetcher's numbers").value
         return value
 
+    @property
+    def n_launched(self) -> int:
+        """Fetchers that this process has started, for tests and reports."""
+        return self._door.n_launched
+
     # --- life
 
     def hold(self, *, start: bool = True) -> None:
@@ -251,7 +245,7 @@ class FetchClient:
         if self._held is not None and self._held.is_alive():
             return
         self._held = None
-        with contextlib.suppress(_NoneListensError):
+        with contextlib.suppress(NoneListensError):
             self._held = self._open(start=start)
 
     def close(self) -> None:
@@ -271,7 +265,7 @@ class FetchClient:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_root", "_streams", "_job", "_deadline_s", "_cache_limit", "_providers")
+        names = ("_root", "_streams", "_job", "_deadline_s", "_cache_limit", "_functions")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -282,14 +276,15 @@ class FetchClient:
         """The part that belongs to one process."""
         self._lock = threading.Lock()
         self._mine = threading.local()
-        self._connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._held = None
         self._lists: dict[str, _List] = {}
-        self._in_root = self._root is not None
+        limit = -1 if self._cache_limit is None else self._cache_limit
+        hello = Hello(PROTOCOL, VERSION, self._job, self._streams, limit, registered_stores())
+        self._door = Door(self._root, hello)
+        self._providers = Providers(self._functions)
         self._n_closed = 0
-        self._filled_s: dict[str, float] = {}
         self.n_sent = 0  # requests, for tests and reports
-        self.n_launched = 0
         _clients.add(self)
 
     def _forked(self) -> None:
@@ -298,7 +293,7 @@ class FetchClient:
             connection.close()
         n_sent, n_launched = self.n_sent, self.n_launched
         self._begin()
-        self.n_sent, self.n_launched = n_sent, n_launched
+        self.n_sent, self._door.n_launched = n_sent, n_launched
 
     # --- asking
 
@@ -312,8 +307,8 @@ class FetchClient:
         self, request: Request, what: str, *, timeout_s: float | None = None, only_begin: bool = False
     ) -> Done | None:
         """The same; with `only_begin` None as soon as the fetcher has taken it up."""
-        clock = _Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
-        n_deaths, n_closed, n_filled = 0, self._n_closed, 0
+        clock = Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
+        n_deaths, n_closed, n_wanted = 0, self._n_closed, 0
         while True:
             try:
                 answer = self._exchange(request, what)
@@ -322,19 +317,22 @@ class FetchClient:
                     raise FetchError(f"the dataset was closed while waiting for {what}") from error
                 n_deaths += 1
                 if n_deaths >= _MAX_DEATHS:
-                    place = self._place()
+                    place = self._door.place()
                     raise FetchError(
                         f"the fetcher was lost {n_deaths} times while waiting for {what}; the end of its log "
                         f"{place.log}:\n{log_tail(place)}"
                     ) from error
                 continue
             if isinstance(answer, Done):
-                if isinstance(request, Announce):
-                    self._fill_early(answer.value or ())
-                return answer
+                due = list(self._providers.due(answer.value or ())) if isinstance(request, Announce) else []
+                for purse, credentials in due:
+                    self._give(purse, credentials)
+                if not due:
+                    return answer
+                continue  # what failed for want of them is to be begun now
             if isinstance(answer, Failed) and isinstance(answer.error, CredentialsWantedError):
-                n_filled += 1
-                self._fill(str(answer.error), n_filled)
+                n_wanted += 1
+                self._give(str(answer.error), self._providers.wanted(str(answer.error), n_wanted))
                 continue
             if isinstance(answer, Failed):
                 raise answer.error
@@ -344,39 +342,10 @@ class FetchClient:
             if clock.is_over():
                 raise DeadlineError(
                     f"waited {clock.waited_s():.0f} s for {what}: nothing has moved for {clock.limit_s:.0f} s; "
-                    f"check the store and the network; the fetcher's log is {self._place().log}"
+                    f"check the store and the network; the fetcher's log is {self._door.place().log}"
                     if clock.renewed
                     else f"waited {clock.waited_s():.0f} s, as long as asked for, for {what}"
                 )
-
-    def _fill(self, purse: str, n_filled: int) -> None:
-        """Call the user's function for credentials that are wanted now. Raises ObjectForbiddenError."""
-        title = f"stream {purse.rpartition('.')[2]}"
-        if n_filled > _MAX_FILLED or purse not in self._providers:
-            raise ObjectForbiddenError(f"{title}: the function `credentials` gives none that are still good")
-        for attempt in range(_MAX_FILLED):
-            try:
-                self._give(purse, provided(self._providers[purse], title))
-                return
-            except (StreamingError, ConnectionError):
-                raise
-            except Exception as error:
-                if attempt + 1 == _MAX_FILLED:
-                    raise ObjectForbiddenError(
-                        f"{title}: the function `credentials` failed {_MAX_FILLED} times, at last with {error!r}"
-                    ) from error
-                time.sleep(_FILL_PAUSE_S * 2**attempt)
-
-    def _fill_early(self, purses: Sequence[str]) -> None:
-        """Call the user's functions for credentials that will expire; those that fail are called again later."""
-        now_s = time.monotonic()
-        for purse in purses:
-            if purse in self._providers and now_s - self._filled_s.get(purse, float("-inf")) > _FILL_AGAIN_S:
-                self._filled_s[purse] = now_s
-                try:
-                    self._give(purse, provided(self._providers[purse], f"stream {purse.rpartition('.')[2]}"))
-                except Exception as error:
-                    _log.warning("credentials were not renewed (those at hand are used on): %r", error)
 
     def _give(self, purse: str, credentials: Credentials) -> None:
         expires_s = None if credentials.expires_s == float("inf") else credentials.expires_s
@@ -412,132 +381,21 @@ class FetchClient:
                 known.instance = instance
             return [known.request for known in stale]
 
-    def _send(self, connection: _Connection, request: Request, what: str) -> Answer:
+    def _open(self, *, start: bool) -> Connection:
+        connection = self._door.open(start=start)
+        with self._lock:
+            self._connections.add(connection)
+        return connection
+
+    def _send(self, connection: Connection, request: Request, what: str) -> Answer:
         self.n_sent += 1
         try:
             return connection.exchange(request)
         except TimeoutError as error:
             raise DeadlineError(
-                f"the fetcher has not answered for {SLICE_S + _ANSWER_S:.0f} s while waiting for {what}; is it "
-                f"stopped, or the machine out of memory? Its log is {self._place().log}"
+                f"the fetcher has not answered for {SLICE_S + ANSWER_S:.0f} s while waiting for {what}; is it "
+                f"stopped, or the machine out of memory? Its log is {self._door.place().log}"
             ) from error
-
-    def _open(self, *, start: bool) -> _Connection:
-        """A connection that has said hello, to a fetcher that is started if there is none."""
-        began, pause_s, n_killed = time.monotonic(), 0.002, 0
-        while True:
-            place = self._place()
-            try:
-                return self._greet(place)
-            except (FileNotFoundError, ConnectionError, BlockingIOError) as error:
-                if not start:
-                    raise _NoneListensError from error
-                waited_s = time.monotonic() - began
-                if waited_s > _CONNECT_S:
-                    raise DeadlineError(
-                        f"waited {waited_s:.0f} s for the fetcher at {place.socket} to answer; the end of its log:\n"
-                        f"{log_tail(place)}"
-                    ) from error
-            try:
-                with may_start(place, force=waited_s > _RESPECT_START_S) as mine:
-                    if mine:
-                        self.n_launched += 1
-                        launch(place, self._root, os.environ)
-                        continue
-            except PlaceError as error:
-                if not self._in_root:
-                    raise FetchError(
-                        f"the fetcher cannot meet its clients: {error}; set TMPDIR to a local folder"
-                    ) from error
-                self._in_root = False
-                continue
-            except KilledAtStartError as error:
-                n_killed += 1
-                if n_killed >= _MAX_DEATHS:
-                    raise FetchError(
-                        f"{error}, {n_killed} times; is the machine out of memory? The end of its log {place.log}:\n"
-                        f"{log_tail(place)}"
-                    ) from error
-                continue
-            time.sleep(pause_s)
-            pause_s = min(0.03, pause_s * 1.5)
-
-    def _greet(self, place: Place) -> _Connection:
-        connection = _Connection(connect(place, timeout_s=SLICE_S + _ANSWER_S))
-        try:
-            answer = connection.exchange(self._hello())
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"the fetcher at {place.socket} accepted a connection and then said nothing for "
-                f"{SLICE_S + _ANSWER_S:.0f} s; is it stopped? Its log is {place.log}"
-            ) from error
-        if not isinstance(answer, Done):
-            raise answer.error if isinstance(answer, Failed) else FetchError("the fetcher did not answer a greeting")
-        theirs = answer.value
-        if theirs["protocol"] != PROTOCOL:
-            raise FetchError(
-                f"the fetcher speaks protocol {theirs['protocol']} (version {theirs['version']}), this process "
-                f"{PROTOCOL} (version {VERSION}): the package was replaced while this job ran; start the job again"
-            )
-        connection.instance = theirs["instance"]
-        with self._lock:
-            self._connections.add(connection)
-        return connection
-
-    def _hello(self) -> Hello:
-        limit = -1 if self._cache_limit is None else self._cache_limit
-        return Hello(PROTOCOL, VERSION, self._job, self._streams, limit, registered_stores())
-
-    def _place(self) -> Place:
-        if self._in_root and self._root is not None:
-            try:
-                return place_in_root(self._root, os.environ)
-            except PlaceError:
-                self._in_root = False
-        return private_place(self._root, os.environ)
-
-
-class _Connection:
-    """One socket to the fetcher, of one thread. Closed at the latest when dropped."""
-
-    def __init__(self, peer: socket.socket) -> None:
-        self._peer = peer
-        self._close = weakref.finalize(self, peer.close)
-        self.instance = ""  # which life of the fetcher this is
-
-    @property
-    def closed(self) -> bool:
-        return not self._close.alive
-
-    def close(self) -> None:
-        """Drop this process's copy of the socket."""
-        self._close()
-
-    def end(self) -> None:
-        """End it for every thread and process that has it: who waits for an answer is woken."""
-        if not self.closed:
-            with contextlib.suppress(OSError):
-                self._peer.shutdown(socket.SHUT_RDWR)
-        self._close()
-
-    def exchange(self, request: Request) -> Answer:
-        """One request, one answer; whatever interrupts it closes the connection."""
-        try:
-            protocol.send_request(self._peer, request)
-            return protocol.receive_answer(self._peer)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
-                raise ConnectionAbortedError(str(error)) from error  # closed by another thread
-            raise
-
-    def is_alive(self) -> bool:
-        """Whether the other end is still there, by looking without waiting."""
-        if self.closed:
-            return False
-        look = select.poll()
-        look.register(self._peer, select.POLLIN)
-        return not look.poll(0)  # nothing is due, so what can be read is the end
 
 
 class RangesTicket:
@@ -554,29 +412,6 @@ class _List:
     def __init__(self, request: Announce) -> None:
         self.request = request
         self.instance = ""
-
-
-class _Deadline:
-    """A limit on waiting, counted from the last change of a token if `renewed`, else from the beginning."""
-
-    def __init__(self, limit_s: float, *, renewed: bool) -> None:
-        self.limit_s, self.renewed = limit_s, renewed
-        self._began = self._moved = time.monotonic()
-        self._token = ""
-
-    def moved(self, token: str) -> None:
-        if self.renewed and token != self._token:
-            self._token, self._moved = token, time.monotonic()
-
-    def is_over(self) -> bool:
-        return time.monotonic() - self._moved > self.limit_s
-
-    def waited_s(self) -> float:
-        return time.monotonic() - self._began
-
-
-class _NoneListensError(Exception):
-    """No fetcher listens, and none was to be started."""
 
 
 def _absolute(stream: StreamConfig) -> StreamConfig:

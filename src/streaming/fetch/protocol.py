@@ -271,7 +271,7 @@ def receive_request(peer: socket.socket) -> Request:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         if isinstance(error, StreamingError):
             raise
-        operation = head[0] if isinstance(head, list) and head else head  # the rest may hold secrets
+        operation = head[0] if head else head  # the rest may hold secrets
         raise FetchError(f"the fetcher does not understand this request: {str(operation)[:100]}") from error
     return request
 

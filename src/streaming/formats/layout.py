@@ -26,6 +26,14 @@ class _HeaderBytes(Protocol):
     def __call__(self, n_samples: int, /) -> int: ...
 
 
+class _OffsetBytes(Protocol):
+    def __call__(self, row: int, /) -> tuple[int, int]: ...
+
+
+class _RecordBounds(Protocol):
+    def __call__(self, offsets: bytes | memoryview, row: int, n_samples: int, n_bytes: int, /) -> tuple[int, int]: ...
+
+
 class _MakeDecoder(Protocol):
     def __call__(
         self,
@@ -43,17 +51,21 @@ class Layout:
     """How shards of one format are laid out.
 
     `offsets_in` says which file begins with the offsets: the data itself, or its `.meta` file. `header_bytes` is how
-    much of that file `record_offsets` needs; the offsets are places in the data file.
+    much of that file `record_offsets` needs; the offsets are places in the data file. Of a shard of very many samples
+    one need not know them all: `offset_bytes(row)` says where the offsets of one sample are, and `record_bounds` reads
+    them.
     """
 
     offsets_in: Literal["data", "meta"]
     header_bytes: _HeaderBytes
     record_offsets: _RecordOffsets
+    offset_bytes: _OffsetBytes
+    record_bounds: _RecordBounds
     make_decoder: _MakeDecoder
 
 
 LAYOUTS: Final[dict[str, Layout]] = {
-    "mds": Layout("data", mds.header_bytes, mds.record_offsets, mds.mds_decoder),
+    "mds": Layout("data", mds.header_bytes, mds.record_offsets, mds.offset_bytes, mds.record_bounds, mds.mds_decoder),
 }
 _LATER: Final = frozenset(("json", "xsv", "csv", "tsv"))
 

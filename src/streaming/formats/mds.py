@@ -69,6 +69,24 @@ def record_offsets(head: bytes | memoryview, n_samples: int, n_bytes: int) -> ND
     return offsets
 
 
+def offset_bytes(row: int) -> tuple[int, int]:
+    """Which bytes of a shard say where the sample `row` begins and ends: first one, and the one after the last."""
+    return 4 + 4 * row, 12 + 4 * row
+
+
+def record_bounds(offsets: bytes | memoryview, row: int, n_samples: int, n_bytes: int) -> tuple[int, int]:
+    """Where the sample `row` begins and ends, from the bytes of `offset_bytes(row)` alone.
+
+    `n_samples` and `n_bytes` as for `record_offsets`. Raises ShardDamagedError where that can be told from two offsets.
+    """
+    begin, end = struct.unpack("<2I", offsets)
+    if not header_bytes(n_samples) <= begin <= end <= n_bytes:
+        raise ShardDamagedError(
+            f"sample {row} lies at {begin} to {end}, outside the records of a file of {n_bytes} bytes"
+        )
+    return begin, end
+
+
 # --- reading a sample
 
 

@@ -13,10 +13,12 @@ from streaming.order.epoch import EpochOrder, OrderReader
 from streaming.order.explanation import Explanation, explain, node_warning
 from streaming.order.plan import EpochPlan
 from streaming.order.spec import OrderSpec
+from streaming.order.thin import thinly_read
 from streaming.order.topology import Topology
 from streaming.order.uses import first_uses
 from streaming.order.weights import StreamWeight, resolve_draws
 from streaming.order.worker import WorkerReader
+from streaming.order.working_set import WorkingSet, working_set
 
 __all__ = [
     "Catalog",
@@ -29,6 +31,7 @@ __all__ = [
     "StreamWeight",
     "Topology",
     "WorkerReader",
+    "WorkingSet",
     "explain",
     "fingerprint",
     "first_uses",
@@ -36,4 +39,6 @@ __all__ = [
     "node_warning",
     "resolve_draws",
     "save_state",
+    "thinly_read",
+    "working_set",
 ]

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from streaming.order.epoch import EpochOrder
 from streaming.order.node_reads import NodeReads
 from streaming.order.plan import EpochPlan
-from streaming.order.quality import ShuffleScore, most_at_once, rows_drawn, shuffle_score, stretches, typical_run
+from streaming.order.quality import ShuffleScore, most_at_once, rows_drawn, shuffle_score, typical_run
 from streaming.order.topology import Topology
+from streaming.order.working_set import working_set
+from streaming.units import shown_bytes
 
 MOST_EXTRA_DOWNLOADS: Final = 0.05
 """What still counts as downloading each shard once, in downloads per shard beyond the first."""
@@ -98,25 +100,24 @@ def explain(
     batch_size: int,
     *,
     shard_bytes: float | NDArray[np.int64] | None = None,
+    disk_bytes: NDArray[np.int64] | None = None,
     remainder: str = "pad",
 ) -> Explanation:
     """What an epoch means on this hardware, from its first sample on.
 
     `shard_bytes`: bytes of a shard on the wire, the mean or int64 (shard,); without it nothing is said in bytes.
+    `disk_bytes`: of a shard in the cache, int64 (shard,), where that is not the same.
     Downloads are counted over the whole batches: the last, cut batch may need single samples of other shards.
     """
     plan = EpochPlan(order, topology, batch_size, remainder=remainder)
     n_shards, stored = order.catalog.n_shards, order.catalog.samples_per_stream
     sizes = None if shard_bytes is None else np.broadcast_to(np.asarray(shard_bytes, np.float64), (n_shards,))
+    on_disk = sizes if disk_bytes is None else disk_bytes
     reads = NodeReads(plan)
     needs = list(reads.needs(np.ones(n_shards) if sizes is None else sizes))
     node_downloads = tuple(n for n, _ in needs)
     per_shard = _per_shard(order, node_downloads)
-    busiest = reads.lanes_of(reads.busiest())
-    in_use = float(stretches(order, busiest).sum())
-    # Design: lanes × (1 + 2 block/z'). The lanes' own shards are in use anyway; twice what the block adds to them.
-    cache = 2 * in_use - sum(map(len, busiest)) if order.uses_block else in_use
-    cache = max(in_use, min(cache, max(node_downloads)))
+    at_hand = working_set(plan, reads)
     return Explanation(
         n_samples=order.n_samples,
         streams=tuple(map(StreamShare, stored.tolist(), order.draws.tolist(), order.left_out.tolist())),
@@ -130,12 +131,12 @@ def explain(
         algorithm=order.effective_algorithm,
         block_samples=order.shuffle_block_size if order.uses_block else None,
         block_shards=order.shuffle_block_size / max(1.0, typical_run(order)) if order.uses_block else None,
-        shards_in_use=in_use,
-        most_shards_in_use=most_at_once(order, busiest),
+        shards_in_use=at_hand.in_use,
+        most_shards_in_use=most_at_once(order, reads.lanes_of(reads.busiest())),
         node_downloads=node_downloads,
         downloads_per_shard=per_shard,
-        cache_shards=cache,
-        cache_bytes=None if sizes is None or not n_shards else math.ceil(cache * float(sizes.mean())),
+        cache_shards=at_hand.shards,
+        cache_bytes=None if on_disk is None or not n_shards else math.ceil(at_hand.shards * float(on_disk.mean())),
         node_download_bytes=None if sizes is None else tuple(math.ceil(n_bytes) for _, n_bytes in needs),
         score=shuffle_score(order),
         warning=_warning(order, topology.n_nodes, per_shard),
@@ -209,10 +210,10 @@ def _lines(it: Explanation) -> Iterator[str]:
     )
     yield f"shards in use at once on a node: about {it.shards_in_use:,.0f}, at most {it.most_shards_in_use:,}"
     yield f"downloads of each shard over all nodes: {it.downloads_per_shard:.2f} an epoch" + (
-        f"; at most {_size(max(it.node_download_bytes))} on a node" if it.node_download_bytes else ""
+        f"; at most {shown_bytes(max(it.node_download_bytes))} on a node" if it.node_download_bytes else ""
     )
     yield f"cache that a node needs, to fetch none twice: about {it.cache_shards:,.0f} shards" + (
-        f", {_size(it.cache_bytes)}" if it.cache_bytes is not None else ""
+        f", {shown_bytes(it.cache_bytes)}" if it.cache_bytes is not None else ""
     )
     if it.warning:
         yield f"warning: {it.warning}"
@@ -220,9 +221,3 @@ def _lines(it: Explanation) -> Iterator[str]:
 
 def _count(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
-
-
-def _size(n_bytes: float) -> str:
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    step = min(len(units) - 1, int(math.log2(max(1.0, n_bytes))) // 10)
-    return f"{n_bytes / 1024**step:,.{1 if step else 0}f} {units[step]}"

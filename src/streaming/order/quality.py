@@ -91,12 +91,12 @@ def shuffle_score(order: EpochOrder) -> ShuffleScore:
 
 def rows_drawn(order: EpochOrder) -> NDArray[np.int64]:
     """Samples that the epoch takes from each shard, int64 (shard,)."""
-    return _drawn(order).rows(order.catalog)
+    return drawn_by(order).rows(order.catalog)
 
 
 def typical_run(order: EpochOrder) -> float:
     """Samples that are read from a shard in one pass, as a sample sees it: Σz²/Σz over the runs of the epoch."""
-    drawn = _drawn(order)
+    drawn = drawn_by(order)
     return sum_of_run_squares(order.catalog, drawn) / max(1, int(drawn.rows(order.catalog).sum()))
 
 
@@ -144,7 +144,8 @@ def intervals(order: EpochOrder, lanes: Lanes) -> tuple[NDArray[np.int64], NDArr
     return shards[some], begins[some], ends[some]
 
 
-def _drawn(order: EpochOrder) -> Drawn:
+def drawn_by(order: EpochOrder) -> Drawn:
+    """What the epoch reads of each shard."""
     spec = order.spec
     sampling = Sampling.of(spec.seed, spec.sampling_method, order.epoch, spec.sampling_granularity)
     return draw(order.catalog, order.draws, sampling)

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from streaming.errors import (
+    CacheTakenError,
+    CacheWriteError,
     EmptyStreamError,
     FormatError,
     IndexMissingError,
+    NoRoomError,
     NotYetError,
     ObjectMissingError,
     OptionError,
@@ -24,7 +27,7 @@ from streaming.formats.hashing import fastest, is_hash
 from streaming.formats.index import INDEX_NAME, ShardIndex, parse_index
 from streaming.formats.layout import layout_of
 from streaming.order import Catalog
-from streaming.read.place import Place, make_private
+from streaming.read.place import Place, make_private, own_folder
 
 # A source of more shards is checked shard by shard when it is read: on a network disk each look costs a round trip.
 _MAX_CHECKED_SHARDS = 10_000
@@ -45,7 +48,8 @@ def load_streams(
     """Read and check the indexes of all streams, fetching those that are not on disk, several at once.
 
     Raises IndexMissingError, IndexFormatError, EmptyStreamError, UnsafeTypeError, OptionError (a hash that the index
-    does not have), ShardDamagedError (a source with a file missing or of the wrong size), and what a store answers.
+    does not have), ShardDamagedError (a source with a file missing or of the wrong size), CacheTakenError (a cache
+    folder that became a copy of another remote meanwhile), and what a store answers.
     """
     for place in places:
         if place.source is None:
@@ -59,7 +63,10 @@ def load_streams(
         client.announce("index", wanted)
     streams = []
     for number, place in enumerate(places):
-        index = parse_index(_index_bytes(place, number, client), where=f"{place.title}: {INDEX_NAME}")
+        content = _index_bytes(place, number, client)
+        if own_folder(place) != place:  # said by who placed the index, before it came
+            raise CacheTakenError(f"{place.title}: {place.cache} is a copy of another remote")
+        index = parse_index(content, where=f"{place.title}: {INDEX_NAME}")
         _check(place, index, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
         streams.append(StreamFiles(number, place, index))
     return streams
@@ -85,7 +92,16 @@ def _index_bytes(place: Place, number: int, client: FetchClient) -> bytes:
                 "check the path and the split, and that the writer has finished"
             ) from None
     try:
-        return _read(client.wait(FileNeed(stream=number, name=INDEX_NAME, n_bytes=-1)))
+        try:
+            return _read(client.wait(FileNeed(stream=number, name=INDEX_NAME, n_bytes=-1)))
+        except (CacheWriteError, NoRoomError):  # the rest of the data comes without the cache then, and says so
+            return client.read_object(
+                place.remote,
+                INDEX_NAME,
+                attempts=place.download_retry,
+                timeout_s=place.download_timeout,
+                options=place.options,
+            )
     except ObjectMissingError as error:
         raise ObjectMissingError(f"{place.title}: {error}") from error
 

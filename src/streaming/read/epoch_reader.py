@@ -1,95 +1,91 @@
-"""One worker's share of one epoch, sample by sample."""
+"""From stretches of an epoch to its samples, one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from streaming.order import Catalog, EpochOrder, EpochPlan, WorkerReader, first_uses
+from streaming.read.epoch_staging import EpochStaging
+from streaming.read.finding import SampleFinder
 from streaming.read.read_ahead import ReadAhead
-from streaming.read.shard_reader import ShardPool
+from streaming.read.shard_reader import OpenShard, ShardPool
+from streaming.read.staging import Staged, StagedShard
+from streaming.read.stretches import Stretch
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """Samples to be read, in order, with where they lie: int64 (sample,) each."""
+class EpochReader:
+    """Reads stretches of an epoch.
 
-    ids: NDArray[np.int64]
-    shards: NDArray[np.int64]
-    rows: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def part(self, start: int, stop: int) -> _Planned:
-        return _Planned(self.ids[start:stop], self.shards[start:stop], self.rows[start:stop])
-
-
-def read_epoch(
-    reader: WorkerReader,
-    catalog: Catalog,
-    pool: ShardPool,
-    ahead: ReadAhead | None,
-    *,
-    min_ahead: int,
-    get: Callable[[int], Any] | None,
-) -> Iterator[Any]:
-    """The samples that `reader` is due, in order, with the shards of the next `min_ahead` samples announced.
-
-    `get(sample_id)` makes a sample where the user's class does so; None: straight from the shard.
+    `staging` and `ahead`: None where nothing needs fetching. `keeps_one`: the cache is so small that no shard stays
+    open when another is needed. `get(sample_id)` makes a sample where the user's class does so; None: straight from
+    the shard.
     """
 
-    def plan() -> _Planned:
-        ids, _ = reader.next_ids(2 * min_ahead)
-        return _Planned(ids, *catalog.locate(ids))
+    def __init__(
+        self,
+        pool: ShardPool,
+        finder: SampleFinder,
+        staging: EpochStaging | None,
+        ahead: ReadAhead | None,
+        get: Callable[[int], Any] | None,
+        *,
+        keeps_one: bool = False,
+    ) -> None:
+        self._pool = pool
+        self._finder = finder
+        self._staging = staging
+        self._ahead = ahead
+        self._get = get
+        self._keeps_one = keeps_one
 
-    def read(planned: _Planned) -> Iterator[Any]:
-        if get is not None:
-            yield from map(get, planned.ids.tolist())
-            return
-        open_shards, open_shard = pool.open_shards, pool.open
-        for shard, row in zip(planned.shards.tolist(), planned.rows.tolist()):
+    def samples(self, stretches: Iterator[Stretch]) -> Iterator[Any]:
+        """The samples of these stretches, in order."""
+        staging = self._staging
+        parts = ((stretch, {}) for stretch in stretches) if staging is None else staging.staged(stretches)
+        for stretch, staged in parts:
+            if self._get is None:
+                yield from self._read(stretch, staged)
+            elif stretch.is_complete:
+                yield from map(self._get, stretch.ids.tolist())
+            else:
+                yield from self._made(stretch, staged, self._get)
+            if self._keeps_one:
+                self._pool.keep_only((), at_once=True)
+            elif stretch.done:
+                self._pool.drop(stretch.done)
+
+    def _read(self, stretch: Stretch, staged: Staged) -> Iterator[Any]:
+        open_shards = self._pool.open_shards
+        for shard, row in zip(stretch.shards.tolist(), stretch.rows.tolist()):
             opened = open_shards.get(shard)
             if opened is None:
-                opened = open_shard(shard)
+                opened = self._find(shard, row, stretch, staged)
             yield opened.sample(row)
 
-    current = plan()
-    if ahead is not None:
-        ahead.advance(_by_first_use(current.shards), reader.position)
-    while len(current):
-        half = len(current) // 2
-        yield from read(current.part(0, half))
-        upcoming = plan()
-        in_use = _by_first_use(np.concatenate([current.shards[half:], upcoming.shards]))
-        if ahead is not None:
-            ahead.advance(in_use, reader.position)
-        yield from read(current.part(half, len(current)))
-        pool.keep_only(in_use)
-        current = upcoming
+    def _made(self, stretch: Stretch, staged: Staged, get: Callable[[int], Any]) -> Iterator[Any]:
+        """Made by the user's class, which reads by number: what it will ask for is brought to hand before."""
+        for sample_id, shard, row in zip(stretch.ids.tolist(), stretch.shards.tolist(), stretch.rows.tolist()):
+            if shard not in self._pool.open_shards:
+                self._find(shard, row, stretch, staged)
+            with self._finder.using(staged):
+                sample = get(sample_id)
+            yield sample
 
+    def _find(self, shard: int, row: int, stretch: Stretch, staged: Staged) -> OpenShard:
+        """What has this sample: what has come of it, or its shard, waited for."""
+        held = staged.get(shard)
+        if held is not None and row in held:
+            return held
+        if self._keeps_one:
+            self._pool.keep_only((), at_once=True)
+        rows = dict.fromkeys([row, *stretch.rows[stretch.shards == shard].tolist()])
+        opened = self._finder.wait(shard, list(rows), let_go=self._let_go)
+        if isinstance(opened, StagedShard):  # there was no room for the shard
+            staged[shard] = opened
+        return opened
 
-def shards_ahead(plan: EpochPlan, node: int, next_order: Callable[[], EpochOrder]) -> Callable[[int, int], list[int]]:
-    """What a node needs from a position on and in the next epoch, for read-ahead: (position, limit) -> shards."""
-    kept: list[EpochOrder] = []  # the next epoch's order, made only when the end of this one is in reach
-
-    def horizon(position: int, limit: int) -> list[int]:
-        shards: list[int] = plan.first_uses(node, position, limit).tolist()
-        if len(shards) < limit:
-            if not kept:
-                kept.append(next_order())
-            shards += first_uses(kept[0], plan.topology, node, 0, limit - len(shards)).tolist()
-        return shards
-
-    return horizon
-
-
-def _by_first_use(shards: NDArray[np.int64]) -> list[int]:
-    """Distinct shards in order of first appearance."""
-    distinct, first = np.unique(shards, return_index=True)
-    ordered: list[int] = distinct[np.argsort(first)].tolist()
-    return ordered
+    def _let_go(self) -> None:
+        """There is no room: under a limit, what this reader keeps in the cache may go."""
+        if self._ahead is not None and self._ahead.is_limited:
+            self._pool.keep_only((), at_once=True)
+            self._ahead.let_go()

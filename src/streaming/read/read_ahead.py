@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streaming.fetch.client import FetchClient
 from streaming.read.shard_files import ShardFiles
 
 MAX_ANNOUNCED: Final = 1024
 _MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED  # shards in use and shards on disk are passed over
+_PARTS_OF_CACHE: Final = 8  # a list is renewed when so small a part of what fits into the cache has been consumed
+
+START: Final = "start"
+"""The reader that announces the first shards of an epoch before anybody reads it."""
+
+Horizon = Callable[[int, int], Sequence[int]]
+"""The shards needed at or after a position and on into the next epoch, in order of first use: (position, limit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListRules:
+    """How much a reader announces, and how often: at most `most` shards, again after `renew_after` positions.
+
+    `is_limited`: the cache has a limit, so that lists must also name what is there: what is needed last is deleted
+    first, and never what is held. At most `most_held` shards are held before they are opened; 0: not all that is in
+    use at once fits, so nothing is held that is open either.
+    """
+
+    most: int
+    renew_after: int
+    is_limited: bool = False
+    most_held: int = 0
+
+    @classmethod
+    def unlimited(cls, positions_per_shard: float) -> Self:
+        """For a cache that keeps what it gets."""
+        return cls(MAX_ANNOUNCED, int(MAX_ANNOUNCED / 2 * positions_per_shard))
+
+    @classmethod
+    def limited(cls, cache_shards: float, positions_per_shard: float, *, is_tight: bool) -> Self:
+        """For a cache into which so many shards fit."""
+        most = min(_MAX_LOOKED_AT, math.ceil(1.5 * cache_shards) + 64)
+        consumed = max(1.0, min(cache_shards, most) / _PARTS_OF_CACHE)
+        most_held = 0 if is_tight else max(1, int(cache_shards / 2))
+        return cls(most, max(1, int(consumed * positions_per_shard)), is_limited=True, most_held=most_held)
 
 
 class ReadAhead:
-    """One reader's announcements. Says nothing, and starts no fetcher, while all that is looked at is on disk.
+    """One reader's announcements. Without a limit it says nothing, and starts no fetcher, while all is on disk.
 
-    `reader` names this reader in its job. `horizon(position, limit)` gives the shards that this machine needs at or
-    after a position and on into the next epoch, in order of first use; it is asked again every `renew_after` positions,
-    and whenever something is missing that was not announced. None: only what is planned exactly is announced.
+    `reader` names this reader in its job. `horizon` is asked again when the list is to be renewed, and whenever
+    something is missing that was not announced. None: only what is planned exactly is announced. `thin`: shards that
+    are not worth fetching, bool (shard,).
     """
 
     def __init__(
@@ -25,32 +65,80 @@ class ReadAhead:
         client: FetchClient,
         files: ShardFiles,
         reader: str,
-        horizon: Callable[[int, int], Sequence[int]] | None,
+        horizon: Horizon | None,
+        rules: ListRules,
         *,
-        renew_after: int,
+        thin: NDArray[np.bool_] | None = None,
     ) -> None:
         self._client = client
         self._files = files
         self._reader = reader
         self._horizon = horizon
-        self._renew_after = renew_after
-        self._renew_at: int | None = -1  # a position; None: the last look went to the end of the next epoch
-        self._announced: set[int] = set()
+        self._rules = rules
+        self._thin = thin
+        self._renew_at = None if horizon is None else -1  # a position; None: the last look went as far as one can see
+        self._announced: dict[int, None] = {}  # in order of first use
+        self._held: set[int] = set()
+        self._has_begun = False
 
-    def advance(self, planned: Sequence[int], position: int) -> None:
-        """The next shards to be read are `planned`, in this order; the rest of the epoch begins at `position`."""
+    def advance(self, planned: Sequence[int], position: int, opened: Iterable[int] = ()) -> bool:
+        """The next shards to be read are `planned`, in this order; the rest of the epoch begins at `position`.
+
+        `opened`: shards that the reader has open. Whether all that is planned is on disk.
+        """
         missing = [shard for shard in planned if not self._files.is_present(shard)]
-        is_due = self._horizon is not None and self._renew_at is not None and position >= self._renew_at
-        if not is_due and self._announced.issuperset(missing):
+        if self._rules.is_limited:
+            self._announce_all(self._worth_it(planned), position, opened)
+        else:
+            self._announce_missing(self._worth_it(missing), position)
+        return not missing
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the cache has a limit."""
+        return self._rules.is_limited
+
+    def let_go(self) -> None:
+        """Hold nothing until the next list: who waits for room must not keep others from making some."""
+        if self._held:
+            self._announce(list(self._announced), ())
+
+    def _announce_missing(self, missing: Sequence[int], position: int) -> None:
+        if not self._is_due(position) and self._announced.keys() >= set(missing):
             return
         wanted = dict.fromkeys(missing)
         if self._horizon is not None:
             ahead = self._horizon(position, _MAX_LOOKED_AT)
-            self._renew_at = None if len(ahead) < _MAX_LOOKED_AT else position + self._renew_after
+            self._renew_at = None if len(ahead) < _MAX_LOOKED_AT else position + self._rules.renew_after
             wanted |= dict.fromkeys(shard for shard in ahead if not self._files.is_present(shard))
         if wanted or self._announced:
-            needs = list(wanted)[:MAX_ANNOUNCED]
-            self._announced = set(needs)
+            needs = list(wanted)[: self._rules.most]
             if len(needs) < len(wanted) and self._renew_at is None:
-                self._renew_at = position + self._renew_after
-            self._client.announce(self._reader, [self._files.need(shard) for shard in needs])
+                self._renew_at = position + self._rules.renew_after
+            self._announce(needs, ())
+
+    def _announce_all(self, planned: Sequence[int], position: int, opened: Iterable[int]) -> None:
+        most_held = self._rules.most_held
+        held = {*planned[:most_held], *opened} if most_held else set()
+        if not self._is_due(position) and self._announced.keys() >= set(planned) and self._held.issuperset(held):
+            return
+        wanted = dict.fromkeys(planned)
+        if self._horizon is not None:
+            wanted |= dict.fromkeys(self._horizon(position, self._rules.most))
+            self._renew_at = position + self._rules.renew_after
+        self._announce(list(wanted)[: self._rules.most], held)
+
+    def _announce(self, needs: Sequence[int], held: Collection[int]) -> None:
+        self._announced, self._held = dict.fromkeys(needs), set(held)
+        need = self._files.need
+        self._client.announce(self._reader, [need(shard) for shard in needs], [need(shard) for shard in held])
+        if not self._has_begun:
+            self._has_begun = True
+            self._client.announce(START, ())
+
+    def _is_due(self, position: int) -> bool:
+        return self._renew_at is not None and position >= self._renew_at
+
+    def _worth_it(self, shards: Sequence[int]) -> Sequence[int]:
+        thin = self._thin
+        return shards if thin is None else [shard for shard in shards if not thin[shard]]

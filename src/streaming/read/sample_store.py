@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -10,12 +11,20 @@ from numpy.typing import NDArray
 
 from streaming.errors import CacheTakenError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import StreamConfig
-from streaming.order import Catalog
+from streaming.fetch.protocol import Reason, StreamConfig
+from streaming.order import Catalog, WorkingSet
+from streaming.read.cache_room import CacheRoom, checked_limit, disk_bytes, index_bytes
 from streaming.read.catalog_loader import StreamFiles, catalog_of, load_streams
+from streaming.read.finding import SampleFinder
 from streaming.read.place import Place, own_folder
+from streaming.read.read_ahead import START
 from streaming.read.shard_files import ShardFiles
 from streaming.read.shard_reader import Sample, ShardPool
+from streaming.read.staging import RangeReader
+
+_MAX_STAGED: Final = 1024  # samples that are read together
+_MAX_STAGED_BYTES: Final = 32 << 20
+_MAX_AT_START: Final = 16
 
 _MAX_TAKEN: Final = 3
 
@@ -23,19 +32,38 @@ _MAX_TAKEN: Final = 3
 class SampleStore:
     """What the streams at some places hold, ready to be read; safe between threads.
 
-    Pickles as what was found at the places, without anything open. Raises the kinds of `load_streams`.
+    `cache_limit`: the most that may lie in the cache, in bytes or as in "100gb"; None: what the disk holds. Pickles as
+    what was found at the places, without anything open. Raises the kinds of `load_streams` and `checked_limit`.
     """
 
-    def __init__(self, places: Sequence[Place], *, allow_unsafe_types: bool, allow_empty: bool = False) -> None:
-        client, streams = _loaded(places, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
-        self._open(client, streams, allow_unsafe_types)
+    def __init__(
+        self,
+        places: Sequence[Place],
+        *,
+        allow_unsafe_types: bool,
+        allow_empty: bool = False,
+        cache_limit: int | str | None = None,
+    ) -> None:
+        places, client, streams = _loaded(places, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
+        limit_bytes = checked_limit(cache_limit, streams)
+        if limit_bytes is not None:  # told to the fetcher only now that it is known to be enough
+            client.close()
+            client = _client(places, limit_bytes)
+        self._open(client, streams, allow_unsafe_types, limit_bytes)
 
-    def _open(self, client: FetchClient, streams: Sequence[StreamFiles], allow_unsafe_types: bool) -> None:
-        self._configuration = client, streams, allow_unsafe_types
+    def _open(
+        self, client: FetchClient, streams: Sequence[StreamFiles], allow_unsafe_types: bool, limit_bytes: int | None
+    ) -> None:
+        self._configuration = client, streams, allow_unsafe_types, limit_bytes
         self.client = client
+        self.limit_bytes = limit_bytes
         self.catalog: Catalog = catalog_of(streams)
-        self.files = ShardFiles(streams, client)
+        is_limited = limit_bytes is not None
+        self.files = ShardFiles(streams, client, may_vanish=is_limited)
         self.pool = ShardPool(self.files, allow_unsafe_types=allow_unsafe_types)
+        self.ranges = RangeReader(client, self.files, self.pool)
+        # Under a limit nobody knows how long a shard stays that is read by number, so none is kept open for that.
+        self.finder = SampleFinder(self.files, self.pool, self.ranges, keeps_open=not is_limited)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._configuration
@@ -44,16 +72,70 @@ class SampleStore:
         self._open(*state)
 
     def sample(self, sample_id: int) -> Sample:
-        """The sample of this number, which is not checked; waits for its shard if that must be fetched."""
-        return self.pool.sample_by_id(self.catalog, sample_id)
+        """The sample of this number, which is not checked; waits for it if it must be fetched."""
+        shard = int(np.searchsorted(self.catalog.first_sample, sample_id, "right")) - 1
+        row = sample_id - int(self.catalog.first_sample[shard])
+        opened = self.pool.open_shards.get(shard)
+        if opened is None:
+            opened = self.finder.find(shard, row)
+        return opened.sample(row)
+
+    # --- many by number
+
+    def together(self, sample_ids: NDArray[np.int64]) -> Iterator[slice]:
+        """Parts of a list of numbers that are to be read together: some hundred samples, of bounded size."""
+        begin = 0
+        while begin < len(sample_ids):
+            shards, _ = self.catalog.locate(sample_ids[begin : begin + _MAX_STAGED])
+            n_bytes = np.cumsum(self.files.mean_record_bytes(shards))
+            fits = int(np.searchsorted(n_bytes, _MAX_STAGED_BYTES, "right"))
+            yield slice(begin, begin + max(1, fits))
+            begin += max(1, fits)
+
+    @contextmanager
+    def at_hand(self, sample_ids: NDArray[np.int64]) -> Iterator[None]:
+        """In the block, `sample` in this thread has these samples at hand: what is not on disk came in one go."""
+        shards, rows = self.catalog.locate(sample_ids)
+        is_missing = {shard: self._is_missing(shard) for shard in np.unique(shards).tolist()}
+        wanted: dict[int, dict[int, None]] = {}
+        for shard, row in zip(shards.tolist(), rows.tolist()):
+            if is_missing[shard]:
+                wanted.setdefault(shard, {})[row] = None
+        asked = {shard: list(of) for shard, of in wanted.items()}
+        with self.finder.using(self.ranges.read(asked, Reason.RANDOM) if asked else {}):
+            yield
+
+    def _is_missing(self, shard: int) -> bool:
+        """Whether single samples of the shard are read from the store."""
+        files = self.files
+        return bool(files.by_parts[shard]) and shard not in self.pool.open_shards and not files.is_present(shard)
+
+    # --- what there is
+
+    def announce_start(self, shards: Sequence[int]) -> None:
+        """Have the first of these shards come before anybody reads; silent if they are on disk."""
+        first = shards[:_MAX_AT_START]
+        if all(map(self.files.is_present, first)):
+            return
+        self.client.announce(START, [self.files.need(shard) for shard in first])
+        self.client.hold()
 
     def transfer_bytes(self) -> NDArray[np.int64]:
         """What each shard costs to fetch, int64 (shard,): its compressed bytes where it is compressed."""
-        _, streams, _ = self._configuration
+        streams = self._configuration[1]
         sizes = [
             np.where(stream.index.zip_bytes >= 0, stream.index.zip_bytes, stream.index.raw_bytes) for stream in streams
         ]
         return np.concatenate(sizes)
+
+    def disk_bytes(self, *, all_are_cached: bool) -> NDArray[np.int64]:
+        """What each shard takes in the cache, int64 (shard,): 0 where it is read in place, unless `all_are_cached`."""
+        return disk_bytes(self._configuration[1], all_are_cached=all_are_cached)
+
+    def room(self, limit_bytes: int, needed: WorkingSet) -> CacheRoom:
+        """What a limit means beside what a node needs."""
+        mean_bytes = float(self.disk_bytes(all_are_cached=False).mean())
+        return CacheRoom(limit_bytes, index_bytes(self._configuration[1]), mean_bytes, needed)
 
     def is_complete(self) -> bool:
         """Whether every shard is on disk, so that nothing will be fetched."""
@@ -67,21 +149,26 @@ class SampleStore:
 
 def _loaded(
     places: Sequence[Place], *, allow_unsafe_types: bool, allow_empty: bool
-) -> tuple[FetchClient, list[StreamFiles]]:
-    """The client for all streams and their indexes, each in a cache folder that holds no other remote's files."""
+) -> tuple[Sequence[Place], FetchClient, list[StreamFiles]]:
+    """The indexes of all streams, each in a cache folder that holds no other remote's files, and their client."""
     for attempt in range(_MAX_TAKEN):
         places = [own_folder(place) for place in places]
-        # One fetcher for all streams, at the root of the first that needs fetching.
-        root = next((place.root for place in places if place.source is None), places[0].root)
-        providers = {number: place.credentials for number, place in enumerate(places) if place.credentials is not None}
-        client = FetchClient(root, [_config(place) for place in places], providers=providers)
+        client = _client(places, None)
         try:
-            return client, load_streams(places, client, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
+            streams = load_streams(places, client, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
+            return places, client, streams
         except CacheTakenError:  # by another job, between our look and our transfer: look again
             client.close()
             if attempt + 1 == _MAX_TAKEN:
                 raise
     raise AssertionError("unreachable")
+
+
+def _client(places: Sequence[Place], limit_bytes: int | None) -> FetchClient:
+    """One client for all streams; its fetcher is at the root of the first that needs fetching."""
+    root = next((place.root for place in places if place.source is None), places[0].root)
+    providers = {number: place.credentials for number, place in enumerate(places) if place.credentials is not None}
+    return FetchClient(root, list(map(_config, places)), providers=providers, cache_limit=limit_bytes)
 
 
 def _config(place: Place) -> StreamConfig:

@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from streaming.cache.files import table_name
 from streaming.errors import ShardDamagedError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import FileNeed
 from streaming.formats.index import ShardIndex
+from streaming.formats.layout import layout_of
 from streaming.read.catalog_loader import StreamFiles, missing_from_source, wanted_hash
 from streaming.read.mapping import is_on_network
+
+_PATIENCE_S: Final = 120.0  # with a shard that vanishes again and again
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A descriptor that the receiver must close, and whether the file may be mapped (nobody will cut it)."""
+    """A descriptor that the receiver must close, and whether the file may be mapped (nobody will cut it).
+
+    `is_ours`: it was fetched, so that it may be dropped and fetched again.
+    """
 
     fd: int
     n_bytes: int
     may_map: bool
+    is_ours: bool
 
 
 class ShardFiles:
-    """Where the shards of all streams are. Stateless but for what it knows to be on disk; safe between threads."""
+    """Where the shards of all streams are. Stateless but for what it knows to be on disk; safe between threads.
 
-    def __init__(self, streams: Sequence[StreamFiles], client: FetchClient) -> None:
+    `may_vanish`: somebody makes room in the cache, so that what was seen there is looked for again.
+    """
+
+    def __init__(self, streams: Sequence[StreamFiles], client: FetchClient, *, may_vanish: bool = False) -> None:
         self._streams = tuple(streams)
         self._client = client
         self._first_shard = np.cumsum([0, *(stream.index.n_shards for stream in streams)])
         self._present = bytearray(int(self._first_shard[-1]))  # 1: seen on disk; a file that vanishes is fetched again
+        self._seen = 0 if may_vanish else 1
         self._may_map = [not is_on_network(stream.place.cache) for stream in streams]
+        self.by_parts: NDArray[np.bool_] = np.concatenate([_by_parts(stream) for stream in streams])
+        """bool (shard,): whether single samples can be read from the store, without the shard."""
+        self.any_by_parts = bool(self.by_parts.any())
 
     @property
     def all_sources(self) -> bool:
@@ -58,6 +77,16 @@ class ShardFiles:
         stream, local = self.locate(shard)
         return stream.index, local
 
+    def mean_record_bytes(self, shards: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How large a sample of each shard is on average, int64 (any,) -> int64 (any,)."""
+        sizes = np.zeros(len(shards), np.int64)
+        numbers = np.searchsorted(self._first_shard, shards, "right") - 1
+        for number in np.unique(numbers).tolist():
+            index, mine = self._streams[number].index, numbers == number
+            local = shards[mine] - self._first_shard[number]
+            sizes[mine] = index.raw_bytes[local] // np.maximum(1, index.samples[local])
+        return sizes
+
     def is_present(self, shard: int) -> bool:
         """Whether the raw file is on disk. Asked again for a shard that is, costs no system call."""
         if self._present[shard]:
@@ -67,7 +96,7 @@ class ShardFiles:
         folders = (stream.place.source, stream.place.cache)
         found = any(folder is not None and os.path.exists(os.path.join(folder, name)) for folder in folders)
         if found:
-            self._present[shard] = 1
+            self._present[shard] = self._seen
         return found
 
     def need(self, shard: int) -> FileNeed:
@@ -95,28 +124,47 @@ class ShardFiles:
         stream, local = self.locate(shard)
         place, name = stream.place, stream.index.raw_name(local)
         if place.source is not None:
-            found = self._try_open(place.source, name, shard, may_map=False)
+            found = self._try_open(place.source, name, shard, is_ours=False)
             if found is not None:
                 return found
             if stream.index.zip_name(local) is None:
                 raise missing_from_source(place, name)
-        may_map = self._may_map[stream.number]
-        found = self._try_open(place.cache, name, shard, may_map=may_map, is_cache=True)
-        if found is None:
-            path = self._client.wait(self.need(shard))
-            found = self._try_open(os.path.dirname(path), os.path.basename(path), shard, may_map=may_map)
-        if found is None:
-            raise ShardDamagedError(
-                f"{self.name(shard)} vanished from {place.cache} right after it was fetched: "
-                "something else deletes files there"
-            )
-        self._present[shard] = 1
+        found = self._try_open(place.cache, name, shard, is_ours=True)
+        gives_up_s = time.monotonic() + _PATIENCE_S
+        while found is None:
+            # What came may be gone again at once: others make room there, or delete by hand.
+            if time.monotonic() > gives_up_s:
+                raise ShardDamagedError(
+                    f"{self.name(shard)} was fetched again and again for {_PATIENCE_S:.0f} s and vanished each time "
+                    f"from {place.cache} before it could be opened: something else deletes files there"
+                )
+            self._client.wait(self.need(shard))
+            found = self._try_open(place.cache, name, shard, is_ours=True)
+        self._present[shard] = self._seen
         return found
 
-    def _try_open(
-        self, folder: str, name: str, shard: int, *, may_map: bool, is_cache: bool = False
-    ) -> OpenFile | None:
-        """The open file; None if it is not there, or is a cached file of the wrong size."""
+    def discard(self, shard: int, file: OpenFile) -> None:
+        """Delete a fetched file that turned out to be damaged, so that it is fetched again; no other, and no source."""
+        stream, local = self.locate(shard)
+        path = os.path.join(stream.place.cache, stream.index.raw_name(local))
+        self._present[shard] = 0
+        if not file.is_ours:
+            return
+        with contextlib.suppress(OSError):  # gone already, or not ours to write: then the damage is met again, and said
+            if os.path.samestat(os.stat(path), os.fstat(file.fd)):  # else somebody has replaced it meanwhile
+                os.unlink(path)
+
+    def folder(self, shard: int) -> str:
+        """Where the shard is cached."""
+        return self.locate(shard)[0].place.cache
+
+    def table_path(self, shard: int) -> str:
+        """Where the offset table of a shard lies that is not on disk itself, if it was ever fetched."""
+        stream, local = self.locate(shard)
+        return os.path.join(stream.place.cache, table_name(stream.index.raw_name(local)))
+
+    def _try_open(self, folder: str, name: str, shard: int, *, is_ours: bool) -> OpenFile | None:
+        """The open file; None if it is not there, or is a fetched file of the wrong size."""
         path = os.path.join(folder, name)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -126,12 +174,26 @@ class ShardFiles:
         index, local = self.index(shard)
         expected, found = int(index.raw_bytes[local]), os.fstat(fd).st_size
         if found == expected:
-            return OpenFile(fd, found, may_map)
+            number = self.locate(shard)[0].number
+            return OpenFile(fd, found, is_ours and self._may_map[number], is_ours)
         os.close(fd)
         self._present[shard] = 0
-        if is_cache:
+        if is_ours:
             return None
         raise ShardDamagedError(
             f"{self.name(shard)}: {path} has {found:,} bytes where the index says {expected:,}; "
             "the file was cut short or replaced"
         )
+
+
+def _by_parts(stream: StreamFiles) -> NDArray[np.bool_]:
+    """Whether the samples of each shard can be read without the rest: of fetched, uncompressed ones; bool (shard,).
+
+    A hash is one of the whole file. Who asks for one by its name wants no byte that it has not covered.
+    """
+    place, index = stream.place, stream.index
+    if place.source is not None or isinstance(place.validate_hash, str):
+        return np.zeros(index.n_shards, np.bool_)
+    in_data = np.array([layout_of(schema.format).offsets_in == "data" for schema in index.schemas], np.bool_)
+    fetched: NDArray[np.bool_] = (index.zip_bytes < 0) & in_data[index.schema_of]
+    return fetched

@@ -12,12 +12,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeAlias
 
-import numpy as np
-
 from streaming.errors import ClosedError, FormatError, ShardDamagedError
 from streaming.formats.index import Schema
 from streaming.formats.layout import layout_of
-from streaming.order import Catalog
 from streaming.read.locks import ForkSafeLock
 from streaming.read.mapping import map_file
 from streaming.read.shard_files import OpenFile, ShardFiles
@@ -53,7 +50,7 @@ class MappedShard:
         try:
             return self._decode(self._view[offsets[row] : offsets[row + 1]])
         except FormatError as error:
-            _name_sample(error, self._name, row)
+            name_sample(error, self._name, row)
             raise
 
 
@@ -82,11 +79,11 @@ class SourceShard:
         try:
             return self._decode(record)
         except FormatError as error:
-            _name_sample(error, self._name, row)
+            name_sample(error, self._name, row)
             raise
 
 
-def _name_sample(error: FormatError, shard: str, row: int) -> None:
+def name_sample(error: FormatError, shard: str, row: int) -> None:
     """A decoder does not know what it decodes; whoever reads the error must. It stays the kind that it is."""
     error.args = (f"{shard}, sample {row}: {error}", *error.args[1:])
 
@@ -104,21 +101,17 @@ class ShardPool:
         self.open_shards: dict[int, OpenShard] = {}  # read without a lock: the hot loop's one look-up
         _pools.add(self)
 
-    def sample_by_id(self, catalog: Catalog, sample_id: int) -> Sample:
-        """One sample, from anywhere; waits for its shard if it must be fetched. The id is not checked."""
-        shard = int(np.searchsorted(catalog.first_sample, sample_id, "right")) - 1
-        row = sample_id - int(catalog.first_sample[shard])
-        opened = self.open_shards.get(shard)
-        if opened is None:
-            opened = self.open(shard)
-        return opened.sample(row)
+    def open(self, shard: int, *, keep: bool = True) -> OpenShard:
+        """Open a shard, waiting for it if it must be fetched; `keep` it open for the next who asks.
 
-    def open(self, shard: int) -> OpenShard:
-        """Open a shard, waiting for it if it must be fetched, and keep it open. Raises ClosedError."""
+        A fetched file that turns out to be damaged is fetched once more. Raises ClosedError and the kinds of
+        `ShardFiles.open`.
+        """
         if self._is_closed:
             raise ClosedError("the dataset is closed")
-        file = self._files.open(shard)  # outside the lock: it may wait for the network
-        opened = self._opened(shard, file)
+        opened = self._open_checked(shard)  # outside the lock: it may wait for the network
+        if not keep:
+            return opened
         with self._lock:
             kept = self.open_shards.setdefault(shard, opened)
             if isinstance(kept, SourceShard):
@@ -130,14 +123,30 @@ class ShardPool:
                 del self.open_shards[oldest]
         return kept
 
-    def keep_only(self, shards: Iterable[int]) -> None:
-        """Close all shards but these, once so many are open that it matters."""
-        if 4 * len(self.open_shards) > 3 * self._limit:
+    def keep_only(self, shards: Iterable[int], *, at_once: bool = False) -> None:
+        """Close all shards but these, once so many are open that it matters, or `at_once`."""
+        if at_once or 4 * len(self.open_shards) > 3 * self._limit:
             kept = set(shards)
             with self._lock:
                 for shard in list(self.open_shards):
                     if shard not in kept:
                         del self.open_shards[shard]
+
+    def drop(self, shards: Iterable[int]) -> None:
+        """Close these shards, if they are open."""
+        with self._lock:
+            for shard in shards:
+                self.open_shards.pop(shard, None)
+
+    def decoder(self, shard: int) -> Decode:
+        """The function from the bytes of a record of this shard to a sample."""
+        index, local = self._files.index(shard)
+        schema = index.schema(local)
+        decode = self._decoders.get(schema)
+        if decode is None:
+            make_decoder = layout_of(schema.format).make_decoder
+            decode = self._decoders[schema] = make_decoder(schema, allow_unsafe_types=self._allow_unsafe_types)
+        return decode
 
     def close(self) -> None:
         """Close all shards, for good."""
@@ -145,13 +154,27 @@ class ShardPool:
         with self._lock:
             self.open_shards.clear()
 
+    def _open_checked(self, shard: int) -> OpenShard:
+        file = self._files.open(shard)
+        try:
+            return self._opened(shard, file)
+        except ShardDamagedError:
+            if not file.is_ours:
+                raise
+            self._files.discard(shard, file)
+        finally:
+            os.close(file.fd)
+        file = self._files.open(shard)
+        try:
+            return self._opened(shard, file)
+        finally:
+            os.close(file.fd)
+
     def _opened(self, shard: int, file: OpenFile) -> OpenShard:
         index, local = self._files.index(shard)
-        schema, n_samples = index.schema(local), int(index.samples[local])
-        name = self._files.name(shard)
+        layout, n_samples = layout_of(index.schema(local).format), int(index.samples[local])
+        name, decode = self._files.name(shard), self.decoder(shard)
         try:
-            layout = layout_of(schema.format)
-            decode = self._decode_of(schema)
             if file.may_map:
                 view = map_file(file.fd, file.n_bytes)
                 offsets = layout.record_offsets(view, n_samples, file.n_bytes)
@@ -161,15 +184,6 @@ class ShardPool:
             return SourceShard(os.dup(file.fd), name, offsets.data, decode)
         except ShardDamagedError as error:
             raise ShardDamagedError(f"{name}: {error}") from error
-        finally:
-            os.close(file.fd)
-
-    def _decode_of(self, schema: Schema) -> Decode:
-        decode = self._decoders.get(schema)
-        if decode is None:
-            make_decoder = layout_of(schema.format).make_decoder
-            decode = self._decoders[schema] = make_decoder(schema, allow_unsafe_types=self._allow_unsafe_types)
-        return decode
 
 
 _pools: weakref.WeakSet[ShardPool] = weakref.WeakSet()

@@ -8,15 +8,17 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from streaming.errors import OptionError
+from streaming.storage.below import Below
 from streaming.storage.local import FolderStore
 from streaming.storage.registry import load_opener
 from streaming.storage.schemes import scheme_named
 from streaming.storage.settings import Opener, StoreSettings
 from streaming.storage.store import Store
-from streaming.storage.url import Folder, parse_remote
+from streaming.storage.url import Bucket, Folder, parse_remote
 
 __all__ = ["Opener", "StoreSettings", "Stores", "open_store"]
 
@@ -25,7 +27,7 @@ _N_OPEN: Final = 512  # credentials that are renewed every hour must not pile up
 
 
 def open_store(remote: str, settings: StoreSettings) -> Store:
-    """The store at `remote`. Raises OptionError, MissingExtraError, or NotYetError for what cannot be honoured."""
+    """The store at `remote`. Raises OptionError or MissingExtraError for what cannot be honoured."""
     location = parse_remote(remote)
     if isinstance(location, Folder):
         if settings.options:
@@ -62,12 +64,20 @@ class Stores:
             if store is not None:
                 self._stores.move_to_end(key)
                 return store
-        opened = open_store(remote, settings)  # may ask the network; two threads may both make one, one of them is kept
+        opened = self._new(remote, settings)  # may ask the network; two threads may both make one, one of them is kept
         with self._lock:
             store = self._stores.setdefault(key, opened)
             while len(self._stores) > _N_OPEN:
                 self._stores.popitem(last=False)
         return store
+
+    def _new(self, remote: str, settings: StoreSettings) -> Store:
+        location = parse_remote(remote)
+        if isinstance(location, Bucket) and location.prefix:
+            row = scheme_named(location.scheme)
+            if row is not None and row.is_shared:
+                return Below(self._open(str(replace(location, prefix="")), settings), location.prefix)
+        return open_store(remote, settings)
 
 
 def _digest(options: Mapping[str, Any]) -> bytes:

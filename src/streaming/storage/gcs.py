@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from streaming.errors import MissingExtraError, ObjectForbiddenError, OptionError
 from streaming.storage.bucket_store import BucketStore
@@ -16,6 +16,8 @@ from streaming.storage.s3 import open_s3_bucket
 from streaming.storage.s3_settings import Identity, S3Settings
 from streaming.storage.settings import StoreSettings
 from streaming.storage.url import Bucket
+
+_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
 def open_gcs(location: Bucket, settings: StoreSettings) -> BucketStore:
@@ -80,7 +82,6 @@ def _provider(found: GcsSettings) -> Any:
         return lambda: {"token": token, "expires_at": None}
     if found.needs_google_auth is None:
         return None
-    path = found.credentials.get("application_credentials") or found.credentials["service_account"]
     try:
         import google.auth
         import google.auth.transport.requests
@@ -91,9 +92,8 @@ def _provider(found: GcsSettings) -> Any:
             extra="gcs",
             purpose=f"reading Google credentials of the kind {found.needs_google_auth!r}",
         ) from error
-    scope = "https://www.googleapis.com/auth/devstorage.read_write"
     try:
-        credentials, _ = google.auth.load_credentials_from_file(path, scopes=[scope])  # type: ignore[no-untyped-call]
+        credentials, _ = google.auth.default(scopes=[_SCOPE])
         return GoogleCredentialProvider(credentials)
     except Exception as error:
-        raise ObjectForbiddenError(f"{path} gives no Google credentials: {error}") from error
+        raise ObjectForbiddenError(f"Google's library finds no credentials: {error}") from error

@@ -71,8 +71,6 @@ def gcs_settings(environment: Mapping[str, str], options: Mapping[str, Any] | No
     identity, secrets = _of_options(options)
     if identity is None:
         identity, secrets = _of_environment(environment)
-    file = secrets.get("service_account") or secrets.get("application_credentials")
-    kind = None if file is None else _kind_of_file(file)
     is_hmac = "key" in secrets
     host = environment.get("GCE_METADATA_HOST") or environment.get("GCE_METADATA_ROOT")
     return GcsSettings(
@@ -81,7 +79,7 @@ def gcs_settings(environment: Mapping[str, str], options: Mapping[str, Any] | No
         keys=Keys(secrets["key"], secrets["secret"]) if is_hmac else None,
         token=secrets.get("token"),
         credentials={} if is_hmac or "token" in secrets else secrets,
-        needs_google_auth=kind if kind is not None and kind not in _CLIENT_READS else None,
+        needs_google_auth=_strange_kind(secrets),
         metadata_endpoint=f"http://{host or '169.254.169.254'}",
     )
 
@@ -138,12 +136,20 @@ def _login_file(environment: Mapping[str, str]) -> str:
     return os.path.join(folder, "application_default_credentials.json")
 
 
-def _kind_of_file(path: str) -> str | None:
-    """What sort of credentials a file holds, None if it does not say. Raises OptionError."""
+def _strange_kind(secrets: Mapping[str, str]) -> str | None:
+    """The kind of a credentials file that the client does not read. Raises OptionError for one that nobody does."""
+    path = secrets.get("service_account") or secrets.get("application_credentials")
+    if path is None:
+        return None
     try:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"{path}, named as Google's credentials, cannot be read as JSON: {error}") from error
-    kind = content.get("type") if isinstance(content, dict) else None
-    return kind if isinstance(kind, str) else None
+            kind = json.load(file).get("type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise OptionError(f"{path}, named as Google's credentials, cannot be read as a JSON object: {error}") from error
+    if kind in _CLIENT_READS or kind is None:
+        return None
+    if "service_account" in secrets:
+        raise OptionError(
+            f"{path} is no service account, but of the kind {kind!r}; name it in GOOGLE_APPLICATION_CREDENTIALS"
+        )
+    return str(kind)

@@ -26,6 +26,7 @@ def register_store(scheme: str, opener: str) -> None:
     The function takes a `Bucket` (the parsed URL) and `StoreSettings`, and returns a `Store`. It is imported and called
     in the fetcher's process, never here. Raises OptionError for anything that another process could not import.
     """
+    _check_scheme(scheme)
     _check_opener(scheme, opener)
     _registered[scheme] = opener
 

@@ -11,6 +11,7 @@ from streaming.storage.client_options import NO_RETRIES, client_options
 from streaming.storage.machine import has_aws_role
 from streaming.storage.meaning import Asked
 from streaming.storage.options import options_for
+from streaming.storage.region import DEFAULT_REGION, region_of
 from streaming.storage.s3_settings import Identity, Keys, S3Settings, s3_settings
 from streaming.storage.settings import StoreSettings
 from streaming.storage.url import Bucket
@@ -24,6 +25,10 @@ def open_s3(location: Bucket, settings: StoreSettings) -> BucketStore:
     found = s3_settings(location.name, settings.environment, options, for_uploads=settings.for_uploads)
     if found.identity is Identity.INSTANCE and not has_aws_role(found.metadata_endpoint):
         found = replace(found, identity=Identity.NOBODY)
+    if found.region is None and found.identity is Identity.PROFILE:
+        found = replace(found, region=_session(found.profile).region_name)
+    if found.region is None and found.endpoint is None:
+        found = replace(found, region=region_of(location.name, settings, options))
     return open_s3_bucket(location, found, settings, options)
 
 
@@ -72,7 +77,7 @@ def open_s3_bucket(
 def _arguments(location: Bucket, found: S3Settings, *, is_aws: bool) -> dict[str, Any]:
     """Everything that the client would else look for in its environment is said."""
     arguments: dict[str, Any] = {
-        "region": found.region or "us-east-1",
+        "region": found.region or DEFAULT_REGION,
         "metadata_endpoint": found.metadata_endpoint,
         "skip_signature": not found.identity.has_credentials,
         "request_payer": found.requester_pays,
@@ -116,16 +121,30 @@ class _Constant:
 
 def _profile(name: str | None) -> Any:
     """AWS profiles, which obstore does not read, through boto3."""
+    session = _session(name)
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    try:
+        provider = Boto3CredentialProvider(session)
+    except Exception as error:
+        raise _no_profile(name, error) from error
+    return lambda: provider()  # a provider with a region of its own would contradict the one that is set
+
+
+def _session(name: str | None) -> Any:
     try:
         import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         raise MissingExtraError(
             package="boto3", extra="aws-profile", purpose="reading an AWS profile (AWS_PROFILE or ~/.aws/credentials)"
         ) from error
     try:
-        return Boto3CredentialProvider(boto3.Session(profile_name=name))
+        return boto3.Session(profile_name=name)
     except Exception as error:
-        raise ObjectForbiddenError(
-            f"the AWS profile {name or 'default'!r} gives no credentials: {error}; check AWS_PROFILE and ~/.aws"
-        ) from error
+        raise _no_profile(name, error) from error
+
+
+def _no_profile(name: str | None, error: Exception) -> ObjectForbiddenError:
+    return ObjectForbiddenError(
+        f"the AWS profile {name or 'default'!r} gives no credentials: {error}; check AWS_PROFILE and ~/.aws"
+    )

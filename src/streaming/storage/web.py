@@ -11,7 +11,6 @@ import base64
 import contextlib
 import itertools
 import os
-import tempfile
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -28,12 +27,11 @@ from streaming.storage.http_client import HttpAnswer, HttpClient, HttpSettings
 from streaming.storage.meaning import Asked
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
+from streaming.storage.spool import Spool
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.uploads import CountedFile
 from streaming.storage.url import Bucket
 
-_IN_MEMORY_BYTES: Final = 1 << 24  # of an object whose length is not stated; more goes to a temporary file
-_CHUNK_BYTES: Final = 1 << 20
 _NO_HEAD: Final = (405, 501)
 
 
@@ -67,7 +65,7 @@ class WebStore:
             raise self._damaged(name, f"bytes from {offset} on were asked for, bytes from {body.begin} on came", answer)
         if body.n_bytes is not None and body.end in (None, body.n_bytes):
             facts = ObjectFacts(name, body.n_bytes, version_of(answer.headers))
-            return Content(facts, offset, _skipped(iter(answer), offset - body.begin))
+            return Content(facts, offset, skipped(iter(answer), offset - body.begin))
         if body.begin:
             raise self._damaged(name, f"bytes up to {body.end} came, and no word of how many there are", answer)
         return self._measured(name, answer, offset)
@@ -78,7 +76,7 @@ class WebStore:
         if body.begin not in (0, begin) or (body.end is not None and body.end < end):
             came = f"bytes {body.begin} to {body.end} of {body.n_bytes} came"
             raise self._damaged(name, f"bytes {begin} to {end} were asked for, {came}", answer)
-        data = _taken(_skipped(iter(answer), begin - body.begin), end - begin)
+        data = _taken(skipped(iter(answer), begin - body.begin), end - begin)
         answer.close()
         if len(data) != end - begin:
             raise self._damaged(name, f"bytes {begin} to {end} were asked for, {len(data)} came", answer)
@@ -131,15 +129,11 @@ class WebStore:
 
     def _measured(self, name: str, answer: HttpAnswer, offset: int) -> Content:
         """An object whose length is known at its end."""
-        spool = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115  closed by who reads it, or dropped
-        for chunk in answer:
-            spool.write(chunk)
-        n_bytes = spool.tell()
-        if offset > n_bytes:
-            raise self._damaged(name, f"bytes from {offset} on were asked for, {n_bytes} there are", answer)
-        spool.seek(offset)
-        chunks = iter(lambda: spool.read(_CHUNK_BYTES), b"")
-        return Content(ObjectFacts(name, n_bytes, version_of(answer.headers)), offset, chunks)
+        spool = Spool(answer)
+        if offset > spool.n_bytes:
+            raise self._damaged(name, f"bytes from {offset} on were asked for, {spool.n_bytes} there are", answer)
+        spool.skip(offset)
+        return Content(ObjectFacts(name, spool.n_bytes, version_of(answer.headers)), offset, spool)
 
     def _url(self, name: str) -> str:
         return url_of(self._base, name, self._query)
@@ -165,7 +159,7 @@ def _who_asks(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[str,
     return headers, " and ".join(said) or "no credentials"
 
 
-def _skipped(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
+def skipped(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
     """The same bytes without the first ones."""
     if not n_bytes:
         yield from chunks

@@ -4,7 +4,7 @@
         server.put("folder/name", b"content")
         print(server.url("folder"))
 
-Needs nginx (Debian: `apt-get install nginx-light`). What lies in its folder is served under several paths, each with
+Needs nginx (Debian: `apt-get install nginx`). What lies in its folder is served under several paths, each with
 habits that servers have: see `HABITS`.
 """
 
@@ -21,7 +21,7 @@ from typing import Final
 from streaming.testing.program import Program, find_program, free_ports, request
 
 USER: Final = "reader"
-PASSWORD: Final = "a pass:word"
+PASSWORD: Final = "a pass word"
 
 HABITS: Final = {
     "plain": "dav_methods PUT DELETE; create_full_put_path on;",  # as a web server is, and takes uploads
@@ -69,7 +69,7 @@ class WebServer:
         With `is_encrypted` it speaks TLS, with a certificate of its own (the file `certificate`) for 127.0.0.1. `more`
         goes into the server's block of nginx's configuration.
         """
-        program = find_program("nginx", how="install nginx (Debian: apt-get install nginx-light)")
+        program = find_program("nginx", how="install nginx (Debian: apt-get install nginx)")
         openssl = find_program("openssl", how="install openssl") if is_encrypted else None
         (port,) = free_ports(1)
 
@@ -128,5 +128,6 @@ class WebServer:
 
 def _make_certificate(openssl: str, folder: str) -> None:
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    command += ["-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)

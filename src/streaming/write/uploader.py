@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from streaming.errors import OptionError
 from streaming.fetch.client import FetchClient
+from streaming.storage.options import checked_options
 from streaming.storage.url import parse_remote
 from streaming.write.files import copy_file
-
-SCHEMES: Final = frozenset(("s3", "gs", "oci", "azure", "azure-dl", "hf", "dbfs", "alipan"))
-"""Stores that can be written to, as in `s3://bucket/folder`."""
 
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*):/")
 
@@ -63,18 +63,19 @@ class FetcherUploader:
     The fetcher is one of its own, outside the folder that is written, which holds nothing but the dataset.
     """
 
-    def __init__(self, remote: str, *, retry: int) -> None:
+    def __init__(self, remote: str, *, retry: int, options: str) -> None:
         self._remote = remote
         self._attempts = retry
+        self._options = options
         self._client = FetchClient(None, [])
 
     def check(self) -> None:
         """Ask the store for the place. Raises the kinds of `StorageError`."""
-        self._client.check(self._remote)
+        self._client.check(self._remote, options=self._options)
 
     def put(self, path: str, name: str) -> None:
         """Upload the file, in `retry` attempts at most. Raises the kinds of `StorageError`."""
-        self._client.put(self._remote, path, name, attempts=self._attempts)
+        self._client.put(self._remote, path, name, attempts=self._attempts, options=self._options)
 
     def close(self) -> None:
         """Drop the connections; the fetcher ends by itself."""
@@ -91,15 +92,14 @@ def scheme_of(place: str) -> str | None:
     return found["scheme"].lower() if found else None
 
 
-def open_uploader(remote: str, *, retry: int) -> Uploader:
+def open_uploader(remote: str, *, retry: int, storage_options: Mapping[str, Any] | None = None) -> Uploader:
     """The uploader for a remote; `retry` is the number of attempts per file. Raises OptionError for another scheme."""
     scheme = scheme_of(remote)
     if scheme is None:
+        checked_options(os.path.expanduser(remote), storage_options)
         return FolderUploader(os.path.expanduser(remote), retry=retry)
-    if scheme not in SCHEMES:
-        raise OptionError(
-            f"Invalid Cloud provider prefix: {scheme}:// in {remote!r} cannot be written to; "
-            f"use a folder or one of {', '.join(sorted(SCHEMES))}"
-        )
-    parse_remote(remote)  # a store of a later version says so
-    return FetcherUploader(remote, retry=retry)
+    try:
+        parse_remote(remote)  # a store of a later version says so
+    except OptionError as error:
+        raise OptionError(f"Invalid Cloud provider prefix: {scheme}:// cannot be written to; {error}") from error
+    return FetcherUploader(remote, retry=retry, options=json.dumps(checked_options(remote, storage_options)))

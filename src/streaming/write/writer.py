@@ -36,6 +36,7 @@ class WriterOptions:
     max_workers: int | None
     retry: int
     exist_ok: bool
+    storage_options: Mapping[str, Any] | None
 
 
 def checked_options(
@@ -47,7 +48,7 @@ def checked_options(
     extra: Mapping[str, Any],
 ) -> WriterOptions:
     """Check what a writer was given; `extra` are its further keyword arguments. Raises OptionError."""
-    known = {"progress_bar": False, "max_workers": None, "retry": 2, "exist_ok": False}
+    known = {"progress_bar": False, "max_workers": None, "retry": 2, "exist_ok": False, "storage_options": None}
     unknown = sorted(set(extra) - set(known))
     if unknown:
         raise OptionError(f"Invalid Writer argument: {unknown[0]}; known are {', '.join(known)}")
@@ -67,6 +68,7 @@ def checked_options(
         max_workers=given["max_workers"],
         retry=given["retry"],
         exist_ok=bool(given["exist_ok"]),
+        storage_options=given["storage_options"],
     )
 
 
@@ -93,7 +95,11 @@ class Writer:
         self, *, encode: Callable[[Mapping[str, Any]], bytes], config: dict[str, Any], out: Out, options: WriterOptions
     ) -> None:
         target = parse_out(out)
-        uploader = None if target.remote is None else open_uploader(target.remote, retry=options.retry)
+        if options.storage_options and target.remote is None:
+            raise OptionError("storage_options say how a remote is asked, and out names none")
+        uploader = None
+        if target.remote is not None:
+            uploader = open_uploader(target.remote, retry=options.retry, storage_options=options.storage_options)
         try:
             if uploader is not None:
                 uploader.check()

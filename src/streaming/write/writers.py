@@ -21,8 +21,8 @@ class MDSWriter(Writer):
     or as `"64mb"`; None, 0 and `""` mean one shard.
 
     Further keywords: `progress_bar` writes a line per shard to stderr; `max_workers` shards are worked on at once;
-    `retry` attempts are made per upload (2); `exist_ok` deletes what is in the local folder first. That folder must
-    be empty otherwise.
+    `retry` attempts are made per upload (2); `exist_ok` deletes what is in the local folder first, which must be empty
+    otherwise; `storage_options` say how the remote is asked (see docs/stores.md).
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()

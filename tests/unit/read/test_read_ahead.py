@@ -13,11 +13,12 @@ from streaming.fetch.protocol import FileNeed, StreamConfig
 from streaming.formats.index import INDEX_NAME, dump_index, parse_index
 from streaming.read.catalog_loader import StreamFiles
 from streaming.read.place import Place
-from streaming.read.read_ahead import MAX_ANNOUNCED, ReadAhead
+from streaming.read.read_ahead import MAX_ANNOUNCED, START, ListRules, ReadAhead
 from streaming.read.shard_files import ShardFiles
 
 N_SHARDS = 10_000
 ROWS = 10
+RARELY = ListRules(MAX_ANNOUNCED, 1 << 40)
 
 
 class Recorder(FetchClient):
@@ -26,9 +27,16 @@ class Recorder(FetchClient):
     def __init__(self, cache: str) -> None:
         super().__init__(cache, [StreamConfig(remote="/nowhere", local=cache)])
         self.lists: list[list[str]] = []
+        self.held: list[set[str]] = []
+        self.n_dropped = 0
 
-    def announce(self, reader: str, needs: Sequence[FileNeed]) -> None:
+    def announce(self, reader: str, needs: Sequence[FileNeed], held: Sequence[FileNeed] = ()) -> None:
+        if reader == START:
+            assert not needs
+            self.n_dropped += 1
+            return
         self.lists.append([need.name for need in needs])
+        self.held.append({need.name for need in held})
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +90,7 @@ def test_a_list_holds_what_is_missing_and_is_renewed_when_half_is_used(
     """At most 1,024 shards, on into the next epoch; between renewals nothing is said."""
     client, files, cache = world
     _place(cache, range(0, 300, 3))
-    ahead = ReadAhead(client, files, "0.0", _stored_order, renew_after=ROWS * MAX_ANNOUNCED // 2)
+    ahead = ReadAhead(client, files, "0.0", _stored_order, ListRules.unlimited(ROWS))
     for shard in range(N_SHARDS):
         ahead.advance([shard], shard * ROWS)
         _place(cache, [shard])
@@ -98,7 +106,7 @@ def test_nothing_is_said_when_all_is_on_disk(world: tuple[Recorder, ShardFiles, 
     """A warm epoch sends no message."""
     client, files, cache = world
     _place(cache, range(N_SHARDS))
-    ahead = ReadAhead(client, files, "0.0", _stored_order, renew_after=ROWS * MAX_ANNOUNCED // 2)
+    ahead = ReadAhead(client, files, "0.0", _stored_order, ListRules.unlimited(ROWS))
     for shard in range(N_SHARDS):
         ahead.advance([shard], shard * ROWS)
     assert client.lists == []
@@ -107,7 +115,7 @@ def test_nothing_is_said_when_all_is_on_disk(world: tuple[Recorder, ShardFiles, 
 def test_what_is_planned_and_missing_is_announced_first(world: tuple[Recorder, ShardFiles, Path]) -> None:
     """Exact plans come before estimates, and a shard that was not foreseen renews the list at once."""
     client, files, _ = world
-    ahead = ReadAhead(client, files, "0.0", _stored_order, renew_after=1 << 40)
+    ahead = ReadAhead(client, files, "0.0", _stored_order, RARELY)
     ahead.advance([7, 5], 0)
     assert client.lists[-1][:4] == _names([7, 5, 0, 1])
     ahead.advance([9_000], 10)
@@ -118,7 +126,7 @@ def test_what_is_planned_and_missing_is_announced_first(world: tuple[Recorder, S
 def test_without_a_horizon_only_the_plan_is_announced(world: tuple[Recorder, ShardFiles, Path]) -> None:
     """`predownload` says how far ahead; nothing beyond is fetched."""
     client, files, cache = world
-    ahead = ReadAhead(client, files, "0.0", None, renew_after=1)
+    ahead = ReadAhead(client, files, "0.0", None, RARELY)
     ahead.advance([3, 4], 0)
     ahead.advance([4], 10)
     _place(cache, [3, 4])
@@ -130,11 +138,11 @@ def test_a_vanished_file_is_announced_again_once_it_is_noticed(world: tuple[Reco
     """What was seen on disk is not looked at again until opening it fails."""
     client, files, cache = world
     _place(cache, range(N_SHARDS))
-    ahead = ReadAhead(client, files, "0.0", _stored_order, renew_after=1 << 40)
+    ahead = ReadAhead(client, files, "0.0", _stored_order, RARELY)
     ahead.advance([0], 0)
     os.unlink(cache / "shard.00001.mds")
     ahead.advance([1], 10)
     assert client.lists == []
-    assert files._try_open(str(cache), "shard.00001.mds", 1, may_map=True, is_cache=True) is None
+    assert files._try_open(str(cache), "shard.00001.mds", 1, is_ours=True) is None
     ahead.advance([1], 10)
     assert client.lists == [_names([1])]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from streaming.errors import NotYetError, OptionError
+from streaming.errors import OptionError
 from streaming.storage.client_options import read_timeout_s
 from streaming.storage.environment import variables_of_stores
-from streaming.storage.s3_settings import Identity, s3_settings
+from streaming.storage.s3_settings import Identity, Keys, s3_settings
+from streaming.storage.settings import StoreSettings
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere"}
 
@@ -61,25 +62,59 @@ def test_credentials_are_looked_for_where_aws_looks(tmp_path: Path) -> None:
         assert s3_settings("bucket", environment).identity is expected, environment
 
 
-def test_other_variables_are_honoured_or_refused() -> None:
-    """Regions, certificates, buckets whose reader pays; an ACL is refused where it would have an effect."""
+def test_other_variables_are_honoured() -> None:
+    """Regions, buckets whose reader pays, the ACL of what is uploaded."""
     environment = KEYS | {
         "AWS_DEFAULT_REGION": "eu-west-1",
-        "REQUESTS_CA_BUNDLE": "/ca.pem",
         "MOSAICML_STREAMING_AWS_REQUESTER_PAYS": "one,two",
         "S3_CANNED_ACL": "public-read",
     }
     settings = s3_settings("two", environment)
-    assert (settings.region, settings.certificate_file, settings.requester_pays) == ("eu-west-1", "/ca.pem", True)
+    assert (settings.region, settings.requester_pays, settings.canned_acl) == ("eu-west-1", True, None)
     assert not s3_settings("three", environment).requester_pays
-    assert s3_settings("two", environment | {"AWS_CA_BUNDLE": "/other.pem"}).certificate_file == "/other.pem"
-    with pytest.raises(NotYetError, match="S3_CANNED_ACL"):
-        s3_settings("two", environment, for_uploads=True)
+    assert s3_settings("two", environment, for_uploads=True).canned_acl == "public-read"
+    assert s3_settings("two", KEYS).region is None
+
+
+def test_options_go_before_the_environment() -> None:
+    """Keys of the environment are not mixed with those of the options, nor is its session token."""
+    environment = KEYS | {"AWS_SESSION_TOKEN": "t", "AWS_REGION": "here", "S3_ENDPOINT_URL": "http://a"}
+    options = {"access_key_id": "mine", "secret_access_key": "too", "region": "there", "endpoint": "https://b/"}
+    settings = s3_settings("bucket", environment, options)
+    assert (settings.keys, settings.region, settings.endpoint) == (Keys("mine", "too", None), "there", "https://b")
+    assert settings.identity is Identity.OPTIONS
+    assert s3_settings("bucket", environment).keys == Keys("k", "s", "t")
+    anonymous = s3_settings("bucket", environment, {"anonymous": True})
+    assert (anonymous.keys, anonymous.identity, anonymous.endpoint) == (None, Identity.ANONYMOUS, "http://a")
+    profile = s3_settings("bucket", environment, {"profile": "p"})
+    assert (profile.keys, profile.identity, profile.profile) == (None, Identity.PROFILE, "p")
+    assert s3_settings("bucket", environment, {"requester_pays": True}).requester_pays
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"access_key_id": "k"},
+        {"secret_access_key": "s"},
+        {"session_token": "t"},
+        {"access_key_id": "k", "secret_access_key": "s", "anonymous": True},
+        {"access_key_id": "k", "secret_access_key": "s", "profile": "p"},
+        {"profile": "p", "anonymous": True},
+        {"endpoint": "localhost:9000"},
+        {"endpoint": "http://"},
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, str | bool]) -> None:
+    """Half a pair of keys is no pair."""
+    with pytest.raises(OptionError, match="storage_options"):
+        s3_settings("bucket", KEYS, options)
 
 
 def test_settings_hold_no_secret() -> None:
     """They may be printed."""
-    assert "SECRETVALUE" not in repr(s3_settings("bucket", KEYS | {"AWS_SECRET_ACCESS_KEY": "SECRETVALUE"}))
+    secrets = {"AWS_SECRET_ACCESS_KEY": "SECRETVALUE", "AWS_SESSION_TOKEN": "SECRETVALUE"}
+    assert "SECRETVALUE" not in repr(s3_settings("bucket", KEYS | secrets))
+    assert "SECRETVALUE" not in repr(StoreSettings({"a": "SECRETVALUE"}, secrets, 1.0))
 
 
 def test_a_stall_costs_one_try_of_several() -> None:

@@ -1,0 +1,139 @@
+"""Which samples of an epoch come by range, and when they are asked for: one or two batches before they are read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.errors import StorageError
+from streaming.fetch.protocol import Reason
+from streaming.read.finding import SampleFinder
+from streaming.read.range_budget import RangeBudget
+from streaming.read.shard_files import ShardFiles
+from streaming.read.staging import RangeReader, Stage, Staged
+from streaming.read.stretches import Stretch
+
+_N_AHEAD = 2  # stretches begun beyond the present one: the offsets of the second come while the records of the first do
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A stretch, and what of it is on its way by range."""
+
+    stretch: Stretch
+    stages: dict[Reason, Stage]
+    n_paid: int  # samples that count against the budget
+
+    def hasten(self) -> None:
+        for reason, stage in self.stages.items():
+            with _unless_late(reason):
+                stage.hasten()
+
+
+class EpochStaging:
+    """One reader's samples of one epoch whose shards are not on disk. For one thread.
+
+    Three reasons: the shard will come too late (`AHEAD`, within a budget; beyond it the reader waits for the shard), it
+    is not worth fetching (`FEW`), it could not be placed on disk (`NO_ROOM`).
+    """
+
+    def __init__(
+        self,
+        ranges: RangeReader,
+        files: ShardFiles,
+        finder: SampleFinder,
+        budget: RangeBudget,
+        thin: NDArray[np.bool_] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ranges, self._files, self._finder = ranges, files, finder
+        self._budget = budget
+        self._thin = thin
+        self._clock = clock
+        self._n_begun = 0  # samples whose coming was decided
+        self._n_used = 0  # of the budget, beyond its free part
+        self._pace_s = 0.0  # from one sample to the next, lately
+
+    def staged(self, stretches: Iterator[Stretch]) -> Iterator[tuple[Stretch, Staged]]:
+        """Each stretch when it is to be read, with what has come of it."""
+        coming: deque[_Coming] = deque()
+        self._begin(stretches, coming, 1)
+        for first in coming:
+            first.hasten()  # before the shards are announced, which comes with the next stretch
+        self._begin(stretches, coming, 1 + _N_AHEAD)
+        while coming:
+            present = coming.popleft()
+            staged = self._arrived(present)
+            if coming:
+                coming[0].hasten()
+            begun_s = self._clock()
+            yield present.stretch, staged
+            self._pace_s = (self._clock() - begun_s) / len(present.stretch)
+            self._begin(stretches, coming, _N_AHEAD)
+
+    def _begin(self, stretches: Iterator[Stretch], coming: deque[_Coming], n: int) -> None:
+        """Have so many stretches be on their way."""
+        while len(coming) < n and (stretch := next(stretches, None)) is not None:
+            due_s = self._pace_s * sum(len(each.stretch) for each in coming)
+            tables = {shard for each in coming for stage in each.stages.values() for shard in stage.tables}
+            coming.append(self._begun(stretch, due_s, tables))
+
+    def _begun(self, stretch: Stretch, due_s: float, tables: set[int]) -> _Coming:
+        begin = self._n_begun
+        self._n_begun += len(stretch)
+        stages: dict[Reason, Stage] = {}
+        n_paid = 0
+        for reason, rows in self._missing(stretch).items():
+            if reason is Reason.AHEAD:
+                n_wanted = sum(map(len, rows.values()))
+                if n_wanted > self._budget.allowed(begin, self._n_begun, self._n_used):
+                    continue  # some of it would have to be waited for anyway
+                n_paid = n_wanted if begin >= self._budget.n_free else 0
+            with _unless_late(reason):
+                asked = {shard: list(of) for shard, of in rows.items()}
+                stages[reason] = self._ranges.begin(asked, reason, due_s=due_s, after=tables)
+        self._n_used += n_paid
+        return _Coming(stretch, stages, n_paid)
+
+    def _missing(self, stretch: Stretch) -> dict[Reason, dict[int, dict[int, None]]]:
+        """The samples that may come by range: why, of which shard, which rows."""
+        missing: dict[Reason, dict[int, dict[int, None]]] = {}
+        if stretch.is_complete:
+            return missing
+        why = {shard: self._why(shard) for shard in np.unique(stretch.shards).tolist()}
+        for shard, row in zip(stretch.shards.tolist(), stretch.rows.tolist()):
+            reason = why[shard]
+            if reason is not None:
+                missing.setdefault(reason, {}).setdefault(shard, {})[row] = None
+        return missing
+
+    def _why(self, shard: int) -> Reason | None:
+        files = self._files
+        if not files.by_parts[shard] or self._finder.is_open(shard) or files.is_present(shard):
+            return None
+        if self._thin is not None and self._thin[shard]:
+            return Reason.FEW
+        return Reason.NO_ROOM if shard in self._finder.without_room else Reason.AHEAD
+
+    def _arrived(self, coming: _Coming) -> Staged:
+        """What has come of a stretch."""
+        staged: Staged = {}
+        n_early = 0
+        for reason, stage in coming.stages.items():
+            with _unless_late(reason):
+                came = stage.arrive()
+                n_early += sum(map(len, came.values())) if reason is Reason.AHEAD else 0
+                staged |= came
+        if coming.n_paid:
+            self._n_used -= coming.n_paid - n_early  # what was not granted is not paid for
+        return staged
+
+
+def _unless_late(reason: Reason) -> AbstractContextManager[None]:
+    """Of what would only have come earlier an error is not the reader's: it waits for the shard, or is told then."""
+    return suppress(StorageError) if reason is Reason.AHEAD else nullcontext()

@@ -1,0 +1,102 @@
+"""What to do about a sample whose shard is not open: wait for the shard, or have the sample alone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from streaming.errors import CacheWriteError, DeadlineError, NoRoomError, StorageError
+from streaming.fetch.protocol import Reason
+from streaming.read.shard_files import ShardFiles
+from streaming.read.shard_reader import OpenShard, ShardPool
+from streaming.read.staging import RangeReader, Staged
+
+_log: Final = logging.getLogger("streaming")
+
+_PATIENCE_S: Final = 120.0
+_PAUSE_S: Final = 0.05
+_told: Final[set[tuple[str, type[Exception]]]] = set()
+"""Folders of which it was said, and why, that shards cannot be placed there: once in a process."""
+
+
+class SampleFinder:
+    """Finds what has a sample. Safe between threads; what a thread has staged is its own."""
+
+    def __init__(self, files: ShardFiles, pool: ShardPool, ranges: RangeReader, *, keeps_open: bool) -> None:
+        self._files = files
+        self._pool = pool
+        self._ranges = ranges
+        self._keeps_open = keeps_open
+        self._mine = threading.local()
+        self.without_room: set[int] = set()
+        """Shards that could not be placed on disk when they were last waited for."""
+
+    def is_open(self, shard: int) -> bool:
+        """Whether the shard is open, so that nothing needs to be found."""
+        return shard in self._pool.open_shards
+
+    def find(self, shard: int, row: int) -> OpenShard:
+        """For random access: what is at hand, else the sample alone, else its shard, waited for."""
+        staged: Staged = getattr(self._mine, "staged", {})
+        held = staged.get(shard)
+        if held is not None and row in held:
+            return held
+        if self._files.by_parts[shard] and not self._files.is_present(shard):
+            held = self._ranges.read({shard: [row]}, Reason.RANDOM).get(shard)
+            if held is not None:
+                return held
+        return self.wait(shard, [row], keep=self._keeps_open)
+
+    def wait(
+        self, shard: int, rows: Sequence[int], *, keep: bool = True, let_go: Callable[[], None] | None = None
+    ) -> OpenShard:
+        """The shard, waited for; if it cannot be placed on disk, `rows` of it, at least the first.
+
+        `let_go` gives up what the reader itself keeps in the cache. Raises what the fetcher answers; NoRoomError and
+        CacheWriteError only of shards that cannot be read by parts, the first after some time.
+        """
+        gives_up_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                opened = self._pool.open(shard, keep=keep)
+            except (NoRoomError, CacheWriteError) as error:
+                if let_go is not None:
+                    let_go()
+                is_over = isinstance(error, CacheWriteError) or time.monotonic() > gives_up_s
+                if not self._files.by_parts[shard] and is_over:
+                    raise
+                problem = error
+            else:
+                self.without_room.discard(shard)
+                return opened
+            if self._files.by_parts[shard]:
+                self._tell(shard, problem)
+                self.without_room.add(shard)
+                held = self._ranges.read({shard: rows}, Reason.NO_ROOM).get(shard)
+                if held is not None and rows[0] in held:
+                    return held
+            if time.monotonic() > gives_up_s:  # it is there when its bytes are asked for, and gone when it is opened
+                raise DeadlineError(
+                    f"{self._files.name(shard)} comes and goes for {_PATIENCE_S:.0f} s: who else is here?"
+                )
+            time.sleep(_PAUSE_S)
+
+    @contextlib.contextmanager
+    def using(self, staged: Staged) -> Iterator[None]:
+        """In the block, `find` in this thread finds also what is staged."""
+        before = getattr(self._mine, "staged", {})
+        self._mine.staged = staged
+        try:
+            yield
+        finally:
+            self._mine.staged = before
+
+    def _tell(self, shard: int, error: StorageError) -> None:
+        folder = self._files.folder(shard)
+        if (folder, type(error)) not in _told:
+            _told.add((folder, type(error)))
+            _log.warning("%s; until then samples of shards that cannot be placed there are read from the store", error)

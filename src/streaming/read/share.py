@@ -1,0 +1,109 @@
+"""One worker's share of an epoch, read: its samples planned, announced, fetched, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, thinly_read
+from streaming.read.cache_room import CacheRoom
+from streaming.read.epoch_reader import EpochReader
+from streaming.read.epoch_staging import EpochStaging
+from streaming.read.range_budget import RangeBudget
+from streaming.read.read_ahead import Horizon, ListRules, ReadAhead
+from streaming.read.sample_store import SampleStore
+from streaming.read.stretches import Planning, stretches
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Whose samples, and how far ahead they are planned: `predownload` samples, None for as many as are useful.
+
+    `next_order` gives the order of the epoch that follows. `room`: the cache has a limit.
+    """
+
+    plan: EpochPlan
+    rank: int
+    worker: int
+    n_workers: int
+    next_order: Callable[[], EpochOrder]
+    predownload: int | None
+    room: CacheRoom | None
+
+    @property
+    def node(self) -> int:
+        """The machine of this rank."""
+        return self.plan.topology.node_of(self.rank)
+
+
+def read_share(store: SampleStore, share: Share, get: Callable[[int], Any] | None) -> Iterator[Any]:
+    """The samples of a share, in order.
+
+    `get(sample_id)` makes a sample where the user's class does so; None: straight from the shard.
+    """
+    plan, batch_size = share.plan, share.plan.batch_size
+    reader = WorkerReader(plan, share.rank, share.worker, share.n_workers)
+    then = share.predownload or 2 * max(64, 8 * batch_size)
+    if store.files.all_sources:
+        planned = stretches(reader, store.catalog, store.pool, None, Planning(then, then))
+        return EpochReader(store.pool, store.finder, None, None, get).samples(planned)
+    rules, thin = _rules(share), _thin(store, plan.order, plan.topology)
+    horizon = None if share.predownload else shards_ahead(store, plan, share.node, share.next_order)
+    name = f"{share.rank}.{share.worker}"
+    ahead = ReadAhead(store.client, store.files, name, horizon, rules, thin=thin)
+    planning = Planning(batch_size, then, is_limited=rules.is_limited)
+    budget = RangeBudget.of(batch_size, share.worker, share.n_workers)
+    staging = EpochStaging(store.ranges, store.files, store.finder, budget, thin, time.monotonic)
+    planned = stretches(reader, store.catalog, store.pool, ahead, planning)
+    keeps_one = share.room is not None and share.room.is_tight
+    return EpochReader(store.pool, store.finder, staging, ahead, get, keeps_one=keeps_one).samples(planned)
+
+
+def shards_ahead(store: SampleStore, plan: EpochPlan, node: int, next_order: Callable[[], EpochOrder]) -> Horizon:
+    """What a node needs from a position on and in the next epoch, for read-ahead; not what it reads by range."""
+    thin = _thin(store, plan.order, plan.topology)
+    following: list[list[int]] = []  # of the next epoch, looked for only when the end of this one is in reach
+
+    def horizon(position: int, limit: int) -> list[int]:
+        enough = limit if thin is None else store.catalog.n_shards
+        shards = _without(thin, plan.first_uses(node, position, enough))[:limit]
+        if len(shards) < limit:
+            if not following:
+                first_rank = plan.topology.ranks_of(node).start
+                following.append(first_shards(next_order(), plan.topology, first_rank, 0, store))
+            shards += following[0][: limit - len(shards)]
+        return shards
+
+    return horizon
+
+
+def first_shards(order: EpochOrder, topology: Topology, rank: int, position: int, store: SampleStore) -> list[int]:
+    """What a rank's node needs first from a position on, whatever the batch size; not what it reads by range."""
+    node = topology.node_of(rank)
+    return _without(_thin(store, order, topology), first_uses(order, topology, node, position, order.catalog.n_shards))
+
+
+def _rules(share: Share) -> ListRules:
+    plan, room = share.plan, share.room
+    # A node reads its own canonical nodes alone, and so needs only their shards.
+    n_apart = max(1, min(plan.topology.n_nodes, plan.order.n_canonical_nodes))
+    per_shard = plan.order.n_samples * n_apart / plan.order.catalog.n_shards
+    if room is None:
+        return ListRules.unlimited(per_shard)
+    return ListRules.limited(room.shards, per_shard, is_tight=room.is_tight)
+
+
+def _thin(store: SampleStore, order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | None:
+    """The shards that are read by range because so little of them is needed; None if there are none."""
+    thin = thinly_read(order, topology)
+    return None if thin is None else thin & store.files.by_parts
+
+
+def _without(thin: NDArray[np.bool_] | None, shards: NDArray[np.int64]) -> list[int]:
+    kept: list[int] = (shards if thin is None else shards[~thin[shards]]).tolist()
+    return kept

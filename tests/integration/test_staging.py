@@ -1,0 +1,199 @@
+"""Samples of shards that are not on disk: what comes by range is what the shard holds, whatever comes."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streaming import LocalDataset, MDSWriter, Stream, StreamingDataset
+from streaming.cache.files import table_name
+from streaming.errors import ShardDamagedError
+from streaming.fetch.protocol import Reason
+from streaming.read import offsets
+from streaming.read.sample_store import SampleStore
+from streaming.stream import StreamDefaults, resolve
+from support import golden
+from support.fetcher_world import Fault, FaultyStore
+from support.numbered import numbered, write_numbered
+
+N = 600
+
+
+def store_of(remote: str, cache: Path, **options: object) -> SampleStore:
+    """All that lies at a remote."""
+    place = resolve(Stream(remote=remote, local=str(cache), **options), 0, StreamDefaults())  # type: ignore[arg-type]
+    return SampleStore([place], allow_unsafe_types=True)
+
+
+@pytest.fixture
+def data(store: FaultyStore, tmp_path: Path) -> Path:
+    """A data set in the misbehaving store, as `s3://bkt/d`; and the folder from which it was put there."""
+    source = tmp_path / "source"
+    write_numbered(str(source), N)
+    store.objects |= {f"d/{path.name}": path.read_bytes() for path in source.iterdir()}
+    return source
+
+
+def _plain_mds() -> list[str]:
+    """Golden data sets of uncompressed MDS shards in one folder."""
+    found = []
+    for name in golden.names():
+        views = golden.expected(name)["views"]
+        if name.startswith("mds-") and len(views) == 1 and views[0]["num_samples"]:
+            index = golden.index_of(golden.view_folder(name, views[0]))
+            if not index.is_compressed:
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("table_bytes", [offsets.MAX_TABLE_BYTES, 0], ids=["whole table", "two offsets a row"])
+def test_staged_samples_are_those_of_the_shard_for_every_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_bytes: int
+) -> None:
+    """Every encoding that there is, any rows in any order, by its table or by single offsets; nothing is cached."""
+    monkeypatch.setattr(offsets, "MAX_TABLE_BYTES", table_bytes)
+    names = _plain_mds()
+    assert len(names) > 10
+    places = []
+    for number, name in enumerate(names):
+        view = golden.expected(name)["views"][0]
+        folder = golden.view_folder(name, view)
+        stream = Stream(remote=folder, local=str(tmp_path / "cache" / name))
+        places.append(resolve(stream, number, StreamDefaults()))
+    reader = SampleStore(places, allow_unsafe_types=True)
+    rng = random.Random(0)
+    for number, name in enumerate(names):
+        view = golden.expected(name)["views"][0]
+        mine = np.flatnonzero(reader.catalog.stream_of_shard == number)
+        first = int(reader.catalog.first_sample[mine[0]])
+        ids = rng.sample(range(view["num_samples"]), min(view["num_samples"], 20))
+        shards, rows = reader.catalog.locate(np.array(ids) + first)
+        wanted: dict[int, list[int]] = {}
+        for shard, row in zip(shards.tolist(), rows.tolist()):
+            wanted.setdefault(shard, []).append(row)
+        staged = reader.ranges.read(wanted, Reason.NO_ROOM)
+        assert {shard: len(held) for shard, held in staged.items()} == {s: len(r) for s, r in wanted.items()}
+        found = [staged[shard].sample(row) for shard, row in zip(shards.tolist(), rows.tolist())]
+        golden.check_samples(found, [view["samples"][i] for i in ids])
+    reader.close()
+    assert not [path for path in (tmp_path / "cache").rglob("*.mds") if ".streaming" not in path.parts]
+
+
+def test_a_sample_of_a_cold_shard_costs_two_requests_and_the_next_one(
+    data: Path, store: FaultyStore, tmp_path: Path
+) -> None:
+    """Its offset table, which is kept beside the shard for all who come later, and its record."""
+    reader = store_of("s3://bkt/d", tmp_path / "cache")
+    key = "d/shard.00003.mds"
+    first = int(reader.catalog.first_sample[3])
+    assert reader.sample(first + 1) == numbered(first + 1)
+    assert store.n_gets[key] == 2
+    assert reader.sample(first + 2) == numbered(first + 2)
+    assert store.n_gets[key] == 3
+    assert (tmp_path / "cache" / table_name("shard.00003.mds")).exists()
+    again = store_of("s3://bkt/d", tmp_path / "cache")
+    assert again.sample(first + 3) == numbered(first + 3)
+    assert store.n_gets[key] == 4
+    assert len([at for name, at in store.ranges if name == key]) == 4
+
+
+def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultyStore, tmp_path: Path) -> None:
+    """Cut, or of other numbers: it is worth nothing, and the sample is right all the same."""
+    cache = tmp_path / "cache"
+    reader = store_of("s3://bkt/d", cache)
+    tables = []
+    for shard in (2, 3):
+        first = int(reader.catalog.first_sample[shard])
+        reader.sample(first)
+        path = cache / table_name(f"shard.{shard:05}.mds")
+        whole = path.read_bytes()
+        tables.append((first, path, whole))
+        path.write_bytes(whole[:-4] if shard == 2 else whole[:4] + whole[4:][::-1])
+    again = store_of("s3://bkt/d", cache)
+    for first, path, whole in tables:
+        assert again.sample(first + 1) == numbered(first + 1)
+        assert path.read_bytes() == whole
+
+
+def test_offsets_that_the_store_gives_wrong_are_an_error_with_the_shard(
+    data: Path, store: FaultyStore, tmp_path: Path
+) -> None:
+    """The shard itself is wrong: named with its stream, and with what was expected and found; no sample is made up."""
+    key = "d/shard.00001.mds"
+    whole = bytearray(store.objects[key])
+    struct.pack_into("<I", whole, 8, 1 << 30)
+    store.objects[key] = bytes(whole)
+    reader = store_of("s3://bkt/d", tmp_path / "cache", validate_hash=False)
+    with pytest.raises(ShardDamagedError, match=r"s3://bkt/d.*shard.00001.mds.*1073741824"):
+        reader.sample(int(reader.catalog.first_sample[1]))
+
+
+def test_a_record_that_does_not_decode_is_taken_from_the_whole_shard(
+    data: Path, store: FaultyStore, tmp_path: Path
+) -> None:
+    """A range has no hash. What it gave wrong once is healed by the shard, which has one."""
+    reader = store_of("s3://bkt/d", tmp_path / "cache")
+    first = int(reader.catalog.first_sample[2])
+    reader.sample(first)  # the table is known now, so the next request is a record
+    store.faults["d/shard.00002.mds"] = [Fault(flip=True)]
+    assert reader.sample(first + 5) == numbered(first + 5)
+    assert (tmp_path / "cache" / "shard.00002.mds").read_bytes() == (data / "shard.00002.mds").read_bytes()
+
+
+def test_many_samples_come_together_and_cost_little_more_than_themselves(store: FaultyStore, tmp_path: Path) -> None:
+    """One sample of each of a thousand shards, in any order: two requests a shard, under three times their bytes."""
+    n_shards, per_shard, n_bytes = 1000, 12, 1000
+    with MDSWriter(out=str(tmp_path / "source"), columns={"id": "int", "blob": "bytes"}, size_limit=12_500) as writer:
+        for number in range(n_shards * per_shard):
+            writer.write({"id": number, "blob": random.Random(number).randbytes(n_bytes)})
+    store.objects |= {f"d/{path.name}": path.read_bytes() for path in (tmp_path / "source").iterdir()}
+    store.delay_s = 0.02
+    with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), batch_size=8) as dataset:
+        n_shards = dataset.num_shards
+        assert n_shards > 900
+        rng = random.Random(1)
+        first, sizes = dataset.sample_offset_per_shard.tolist(), dataset.samples_per_shard.tolist()
+        wanted = [shard_first + rng.randrange(size) for shard_first, size in zip(first, sizes)]
+        rng.shuffle(wanted)
+        sent = dataset._store.client.n_sent
+        samples = dataset[wanted]
+        assert [sample["id"] for sample in samples] == wanted
+        assert all(sample["blob"] == random.Random(sample["id"]).randbytes(n_bytes) for sample in samples)
+        assert store.n_gets.total() <= 1 + 16 + 2 * n_shards  # the index, the shards announced at the start
+        assert dataset._store.client.n_sent - sent < 50
+        assert dataset._store.client.progress()["total"]["bytes"] < 3 * n_bytes * n_shards
+
+
+def test_damaged_cache_files_heal_and_sources_stay(data: Path, store: FaultyStore, tmp_path: Path) -> None:
+    """A cached file of the right size with a wrong table is fetched once more; of a source it is an error."""
+    cache = tmp_path / "cache"
+    reader = store_of("s3://bkt/d", cache)
+    for shard in range(3):
+        reader.pool.open(shard, keep=False)
+    spoiled = bytearray((cache / "shard.00001.mds").read_bytes())
+    struct.pack_into("<I", spoiled, 8, 1 << 30)
+    (cache / "shard.00001.mds").write_bytes(spoiled)
+    before = store.n_gets["d/shard.00001.mds"]
+    first = int(reader.catalog.first_sample[1])
+    assert reader.sample(first) == numbered(first)
+    assert store.n_gets["d/shard.00001.mds"] == before + 1
+    assert (cache / "shard.00001.mds").read_bytes() == (data / "shard.00001.mds").read_bytes()
+    (data / "shard.00001.mds").write_bytes(spoiled)
+    in_place = LocalDataset(str(data))
+    with pytest.raises(ShardDamagedError, match=r"shard.00001.mds"):
+        in_place[first]
+    assert (data / "shard.00001.mds").read_bytes() == bytes(spoiled)
+
+
+def test_who_names_a_hash_gets_no_byte_that_it_has_not_covered(data: Path, store: FaultyStore, tmp_path: Path) -> None:
+    """Then shards come whole: nothing is read by range."""
+    reader = store_of("s3://bkt/d", tmp_path / "cache", validate_hash="xxh64")
+    first = int(reader.catalog.first_sample[4])
+    assert reader.sample(first) == numbered(first)
+    assert not store.ranges
+    assert os.path.exists(tmp_path / "cache" / "shard.00004.mds")

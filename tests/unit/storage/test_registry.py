@@ -1,0 +1,119 @@
+"""Stores that users add, by name, for another process to import."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.errors import OptionError
+from streaming.storage import register_all, register_store, registered_stores, registry
+from streaming.storage.connect import Stores
+from streaming.storage.options import checked_options
+from streaming.storage.url import Bucket, parse_remote
+from streaming.testing.memory import MemoryStore
+
+OPENER = "streaming.testing.memory:open_memory"
+
+
+@pytest.fixture(autouse=True)
+def unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins and ends with nothing registered."""
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+def test_a_registered_store_is_opened_by_its_scheme() -> None:
+    """It parses, takes any options, and its opener gets place and settings."""
+    register_store("tape", OPENER)
+    location = parse_remote("tape://robot/some/folder")
+    assert location == Bucket("tape", "robot", "some/folder")
+    assert checked_options("tape://robot/x", {"anything": 1}) == {"anything": 1}
+    store = Stores({}).open("tape://robot/x", 5.0, {"anything": 1})
+    assert isinstance(store, MemoryStore)
+
+
+def test_a_registration_goes_before_a_store_of_ours() -> None:
+    """The user says so in so many words."""
+    register_store("s3", OPENER)
+    assert isinstance(Stores({}).open("s3://bucket/x", 5.0), MemoryStore)
+
+
+def test_registrations_travel_as_texts() -> None:
+    """Another process takes them over, and imports nothing before it opens a URL."""
+    register_store("tape", OPENER)
+    program = (
+        "import sys\n"
+        "from streaming.storage import register_all\n"
+        "from streaming.storage.url import parse_remote\n"
+        f"register_all({registered_stores()!r})\n"
+        "parse_remote('tape://robot/x')\n"
+        "assert 'streaming.testing' not in sys.modules\n"
+        "from streaming.storage.connect import Stores\n"
+        "print(type(Stores({}).open('tape://robot/x', 5.0)).__name__)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.strip() == "MemoryStore"
+
+
+def opener_of_this_module(location: Any, settings: Any) -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.mark.parametrize(
+    ("opener", "words"),
+    [
+        (opener_of_this_module, "another process; write the function in a module"),
+        (lambda location, settings: None, "another process"),
+        (MemoryStore(), "another process"),
+        ("no-name", "does not name a function"),
+        ("module.function", "does not name a function"),
+        ("__main__:open_it", "another __main__"),
+        ("no_such_module_at_all:open_it", "no module 'no_such_module_at_all'"),
+    ],
+)
+def test_what_another_process_cannot_import_is_refused(opener: Any, words: str) -> None:
+    """The error says how to do it."""
+    with pytest.raises(OptionError, match=words) as caught:
+        register_store("tape", opener)
+    assert "register_store('tape', 'package.module:function')" in str(caught.value)
+    assert registered_stores() == {}
+
+
+@pytest.mark.parametrize("scheme", ["", "S3", "a b", "a://", "file", "1a"])
+def test_a_scheme_is_a_word(scheme: str) -> None:
+    """`file` stays a mistake."""
+    with pytest.raises(OptionError, match="scheme"):
+        register_store(scheme, OPENER)
+
+
+@pytest.mark.parametrize(
+    ("opener", "words"),
+    [
+        ("no_such_module_at_all:open_it", "cannot be imported in the fetcher"),
+        ("streaming.testing.memory:no_such_name", "cannot be imported in the fetcher"),
+        ("streaming.testing.memory:__doc__", "not a function"),
+    ],
+)
+def test_an_opener_that_is_not_there_is_told_when_it_is_needed(opener: str, words: str) -> None:
+    """With its name and scheme, and what to look at."""
+    register_all({"tape": opener})
+    with pytest.raises(OptionError, match=words) as caught:
+        Stores({}).open("tape://robot/x", 5.0)
+    assert opener in str(caught.value)
+    assert "tape://" in str(caught.value)
+
+
+def test_an_installed_package_brings_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the entry-point group `streaming.stores`."""
+    info = tmp_path / "tapes-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tapes\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[streaming.stores]\ntape = {OPENER}\ns3 = no_such_module:at_all\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [found.value for found in importlib.metadata.entry_points(group="streaming.stores", name="tape")] == [OPENER]
+    assert isinstance(Stores({}).open("tape://robot/x", 5.0), MemoryStore)
+    assert parse_remote("s3://bucket/x") == Bucket("s3", "bucket", "x")  # a package does not replace ours

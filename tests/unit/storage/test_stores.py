@@ -1,0 +1,70 @@
+"""Open stores are kept, one per place and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import OptionError
+from streaming.storage import connect, registry
+from streaming.storage.below import Below
+from streaming.storage.connect import Stores
+
+COUNTED: list[object] = []
+
+
+def open_counted(location: object, settings: object) -> object:
+    """An opener that tells of each store it opens."""
+    COUNTED.append(settings)
+    return object()
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    monkeypatch.setattr(registry, "_registered", {"tape": f"{__name__}:open_counted"})
+    COUNTED.clear()
+    return COUNTED
+
+
+def test_the_same_settings_mean_the_same_store(counted: list[object]) -> None:
+    """Any difference means another: place, patience, options, use."""
+    stores = Stores({})
+    first = stores.open("tape://a/x", 5.0, {"token": "1", "region": "r"})
+    assert stores.open("tape://a/x", 5.0, {"region": "r", "token": "1"}) is first
+    others = [
+        stores.open("tape://a/y", 5.0, {"token": "1", "region": "r"}),
+        stores.open("tape://a/x", 6.0, {"token": "1", "region": "r"}),
+        stores.open("tape://a/x", 5.0, {"token": "2", "region": "r"}),
+        stores.open("tape://a/x", 5.0),
+        stores.open_for_uploads("tape://a/x", {"token": "1", "region": "r"}),
+    ]
+    assert len({id(store) for store in (first, *others)}) == 6 == len(counted)
+
+
+def test_old_stores_are_let_go(counted: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that are renewed for weeks must not pile up; what is used stays."""
+    monkeypatch.setattr(connect, "_N_OPEN", 3)
+    stores = Stores({})
+    used = stores.open("tape://used", 5.0)
+    for i in range(10):
+        stores.open("tape://a/x", 5.0, {"token": str(i)})
+        assert stores.open("tape://used", 5.0) is used
+    assert len(stores._stores) == 3
+
+
+def test_streams_of_one_bucket_share_a_client() -> None:
+    """Prefixes differ, the client does not; other options or another bucket do need another."""
+    stores = Stores({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r"})
+    opened = [stores.open(f"s3://bucket/{i}", 5.0) for i in range(5)]
+    assert all(isinstance(store, Below) for store in opened)
+    assert len({id(store._whole) for store in opened if isinstance(store, Below)}) == 1
+    others = [stores.open("s3://bucket/0", 5.0, {"region": "q"}), stores.open("s3://other/0", 5.0)]
+    assert len({id(store._whole) for store in [opened[0], *others] if isinstance(store, Below)}) == 3
+
+
+def test_a_folder_takes_no_options(tmp_path: Path) -> None:
+    """They would have no effect."""
+    Stores({}).open(str(tmp_path), 5.0)
+    with pytest.raises(OptionError, match="takes none"):
+        Stores({}).open(str(tmp_path), 5.0, {"region": "r"})

@@ -7,6 +7,7 @@ from typing import Any
 
 from streaming.read.epoch_staging import EpochStaging
 from streaming.read.finding import SampleFinder
+from streaming.read.meter import Lap
 from streaming.read.shard_reader import OpenShard, ShardPool
 from streaming.read.staging import Staged, StagedShard
 from streaming.read.stretches import Stretch
@@ -15,7 +16,8 @@ from streaming.read.stretches import Stretch
 class EpochReader:
     """Reads stretches of an epoch. `closes_at_once`: no shard stays open from one stretch to the next.
 
-    `get(sample_id)` makes a sample where the user's class does so; None: straight from the shard.
+    `get(sample_id)` makes a sample where the user's class does so; None: straight from the shard. `lap` begins to
+    measure.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class EpochReader:
         finder: SampleFinder,
         staging: EpochStaging | None,
         get: Callable[[int], Any] | None,
+        lap: Callable[[], Lap],
         *,
         closes_at_once: bool,
     ) -> None:
@@ -31,11 +34,12 @@ class EpochReader:
         self._finder = finder
         self._staging = staging
         self._get = get
+        self._lap = lap
         self._closes_at_once = closes_at_once
 
     def samples(self, stretches: Iterator[Stretch]) -> Iterator[Any]:
         """The samples of these stretches, in order."""
-        staging = self._staging
+        staging, lap = self._staging, self._lap()
         parts = ((stretch, {}) for stretch in stretches) if staging is None else staging.staged(stretches)
         for stretch, staged in parts:
             if self._get is None:
@@ -46,6 +50,7 @@ class EpochReader:
                 yield from self._made(stretch, staged, self._get)
             if self._closes_at_once:
                 self._pool.keep_only((), at_once=True)
+            lap.ended(stretch.shards)
 
     def _read(self, stretch: Stretch, staged: Staged) -> Iterator[Any]:
         open_shards = self._pool.open_shards

@@ -11,21 +11,21 @@ from typing import Any
 
 from streaming.errors import StreamingError
 from streaming.fetch.client import FetchClient
-from streaming.read.bar import is_terminal, shown
+from streaming.read.bar import Bar, is_terminal, shown
 from streaming.read.waits import Waits
 from streaming.units import shown_bytes
 
 
-def indexes_shown(waits: Waits, client: FetchClient, paths: Sequence[str]) -> AbstractContextManager[None]:
+def indexes_shown(waits: Waits, client: FetchClient, paths: Sequence[str]) -> AbstractContextManager[Bar | None]:
     """In the block, a terminal says how many of these files are there that are fetched in it."""
-    if not is_terminal():
+    wanted = [path for path in paths if not os.path.exists(path)] if is_terminal() else []
+    if not wanted:
         return nullcontext()
-    wanted = [path for path in paths if not os.path.exists(path)]
 
     def progress() -> tuple[int, int]:
         return sum(map(os.path.exists, wanted)), len(wanted)
 
-    return shown(waits, "fetching indexes", "index", progress, _Rate(client))
+    return shown(waits, "fetching", "indexes", progress, _Rate(client))
 
 
 def first_samples_shown(
@@ -47,8 +47,10 @@ def first_samples_shown(
         return sum(map(is_present, wanted)), len(wanted)
 
     def first() -> Iterator[Any]:
-        with shown(waits, "waiting for the first samples", "shard", progress, _Rate(client)):
-            yield from itertools.islice(samples, n_samples)
+        with shown(waits, "waiting for the first samples", "shards", progress, _Rate(client)) as bar:
+            for sample in itertools.islice(samples, n_samples):
+                bar.wipe()
+                yield sample
 
     return itertools.chain(first(), samples)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final, TextIO
 
 from streaming.read.waits import Waits
@@ -34,23 +35,37 @@ class Bar:
             return
         self._drawn_s = now_s
         n, total = self._progress()
-        if self._line is None:
-            self._line = _new_line(self._title, self._unit, total)
-            self._line.start_t -= now_s - self._began_s
-        if is_waiting:
-            self._line.set_postfix_str(self._note(), refresh=False)
-        self._line.n = n
-        self._line.refresh()
+        note = self._note() if is_waiting else None
+        with _unless_gone():
+            if self._line is None:
+                self._line = _new_line(self._title, self._unit, total)
+                self._line.start_t -= now_s - self._began_s
+            if note is not None:
+                self._line.set_postfix_str(note, refresh=False)
+            self._line.n = n
+            self._line.refresh()
+
+    def wipe(self) -> None:
+        """Leave the terminal to others for now."""
+        if self._line is not None:
+            with _unless_gone():
+                self._line.clear()
 
     def close(self) -> None:
-        """Wipe the line."""
+        """Wipe the line for good."""
         if self._line is not None:
-            self._line.close()
+            with _unless_gone():
+                self._line.close()
 
 
-def is_terminal(stream: TextIO | None = None) -> bool:
+def _unless_gone() -> AbstractContextManager[None]:
+    """Nobody fails because a terminal was closed."""
+    return suppress(OSError, ValueError)
+
+
+def is_terminal() -> bool:
     """Whether somebody sees what is drawn on the standard error."""
-    stream = sys.stderr if stream is None else stream
+    stream: TextIO | None = sys.stderr
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # it is closed
@@ -60,12 +75,12 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 @contextmanager
 def shown(
     waits: Waits, title: str, unit: str, progress: Callable[[], tuple[int, int]], note: Callable[[], str]
-) -> Iterator[None]:
+) -> Iterator[Bar]:
     """In the block, a bar moves on with this thread's waits."""
     bar = Bar(title, unit, progress, note)
     try:
         with waits.shown(bar):
-            yield
+            yield bar
     finally:
         bar.close()
 
@@ -73,12 +88,13 @@ def shown(
 def _new_line(title: str, unit: str, total: int) -> Any:
     from tqdm import tqdm  # here, since hardly any process ever draws a line
 
-    class Line(tqdm[Any]):
+    class Line(tqdm):  # type: ignore[type-arg]  # generic for type checkers only
         """Without what tqdm shares between processes (a semaphore) and runs beside them (a thread): readers fork."""
 
         monitor_interval = 0
         _lock = threading.RLock()
 
+    size = os.get_terminal_size(sys.stderr.fileno())
     shape = "{desc}: {n_fmt} of {total_fmt} {unit} |{bar}| {elapsed}{postfix}"
     return Line(
         desc=title,
@@ -88,5 +104,6 @@ def _new_line(title: str, unit: str, total: int) -> Any:
         file=sys.stderr,
         leave=False,
         mininterval=0,
-        dynamic_ncols=True,
+        ncols=size.columns or 80,  # some terminals say 0, for which tqdm would draw nothing
+        nrows=size.lines or 24,
     )

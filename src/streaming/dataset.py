@@ -290,9 +290,8 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             return None
         room = self._rooms.get((topology, batch_size))
         if room is None:
-            mean_bytes = float(self._store.disk_bytes(all_are_cached=False).mean())
             needed = working_set(self._schedule.plan(0, topology, batch_size))
-            room = self._rooms[topology, batch_size] = CacheRoom(limit_bytes, mean_bytes, needed)
+            room = self._rooms[topology, batch_size] = self._store.room(limit_bytes, needed)
         return room
 
     def _tell_of_room(self, batch_size: int) -> None:

@@ -189,6 +189,10 @@ class IndexMissingError(StreamingError, RuntimeError):
     """There is no `index.json` where the dataset should be (RuntimeError, as the predecessor raises)."""
 
 
+class PartMissingError(IndexMissingError, ObjectMissingError):
+    """An index that was to be merged is not there (RuntimeError or FileNotFoundError, as the predecessor raises)."""
+
+
 class EmptyStreamError(StreamingError, RuntimeError):
     """A stream without a single sample (RuntimeError, as the predecessor raises)."""
 

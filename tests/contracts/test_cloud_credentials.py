@@ -16,7 +16,13 @@ from typing import Any
 
 import pytest
 
-from streaming.errors import CredentialsExpiredError, ObjectForbiddenError, OptionError
+from streaming.errors import (
+    CredentialsExpiredError,
+    ObjectForbiddenError,
+    OptionError,
+    StoreBusyError,
+    StoreUnreachableError,
+)
 from streaming.storage.connect import Stores
 from streaming.storage.store import Store
 from streaming.testing.program import find_program
@@ -141,9 +147,12 @@ def test_a_web_identity_becomes_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             "AWS_CA_BUNDLE": str(server.certificate),
         }
         assert b"Credential=of-the-role/" in content(opened(monkeypatch, "s3://bucket/x", variables))
-        broken = {**variables, "AWS_ENDPOINT_URL_STS": "https://127.0.0.1:9/sts"}
+        gone = {**variables, "AWS_ENDPOINT_URL_STS": "https://127.0.0.1:9/sts"}
+        with pytest.raises(StoreUnreachableError, match="no credentials could be had"):  # worth another try
+            content(opened(monkeypatch, "s3://bucket/x", gone))
+        refused = {**variables, "AWS_ENDPOINT_URL_STS": f"{url}/forbidden/sts"}
         with pytest.raises(ObjectForbiddenError, match="no credentials could be had"):
-            content(opened(monkeypatch, "s3://bucket/x", broken))
+            content(opened(monkeypatch, "s3://bucket/x", refused))
 
 
 def test_a_profile_is_read_from_its_files(
@@ -180,6 +189,12 @@ def test_a_profile_is_read_from_its_files(
 # --- Google
 
 
+def google_machine(answers: AnswerServer) -> dict[str, str]:
+    """The variables of a machine whose metadata service answers here, by name and by address."""
+    host = answers.url.partition("://")[2]
+    return {"GCE_METADATA_HOST": host, "GCE_METADATA_IP": host, "GOOGLE_BASE_URL": answers.url}
+
+
 def test_a_machines_google_account_is_asked_for_its_token_once(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,10 +210,33 @@ def test_a_machines_google_account_is_asked_for_its_token_once(
         return said_who(question)
 
     answers.reply = reply
-    variables = {"GCE_METADATA_HOST": answers.url.partition("://")[2], "GOOGLE_BASE_URL": answers.url}
+    variables = google_machine(answers)
     store = opened(monkeypatch, "gs://bucket/x", variables)
     assert [content(store) for _ in range(5)] == [b"Bearer from-the-machine"] * 5
     assert n_tokens == ["Google"]
+
+
+def test_a_metadata_service_that_fails_for_a_while_is_asked_again(
+    answers: AnswerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failed renewal is an error that another try can mend, not the end."""
+    fails = [Reply(500), Reply(500)]  # by name and by address
+
+    def reply(question: Question) -> Reply:
+        if question.target.endswith("/email"):
+            return Reply(200, {"Metadata-Flavor": "Google"}, b"robot@project")
+        if "/token" in question.target:
+            return (
+                fails.pop() if fails else as_json({"access_token": "late", "expires_in": 3600, "token_type": "Bearer"})
+            )
+        return said_who(question)
+
+    answers.reply = reply
+    variables = google_machine(answers)
+    store = opened(monkeypatch, "gs://bucket/x", variables)
+    with pytest.raises(StoreBusyError, match="no credentials could be had"):
+        content(store)
+    assert content(store) == b"Bearer late"
 
 
 @pytest.mark.parametrize("how", ["service_account_file", "service_account_key", "GOOGLE_APPLICATION_CREDENTIALS"])

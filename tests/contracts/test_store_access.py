@@ -242,15 +242,20 @@ def test_a_certificate_is_trusted_if_a_bundle_holds_it(encrypted: WebServer, rem
     """By option or by AWS_CA_BUNDLE; without, there is no connection, and the error says why."""
     assert encrypted.certificate is not None
     encrypted.put("x/a", b"secret matter")
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text(f"# Főtanúsítvány, as bundles have such words\n{Path(encrypted.certificate).read_text()}")
     url = f"https://127.0.0.1:{encrypted.port}"
     options = {"endpoint": url} if remote.startswith("s3") else {}
     place, direct = remote.format(url=url), {"NO_PROXY": "127.0.0.1", **KEYS}
-    assert content(opened(place, {**options, "ca_bundle": encrypted.certificate}, **direct)) == b"secret matter"
-    assert content(opened(place, options, AWS_CA_BUNDLE=encrypted.certificate, **direct)) == b"secret matter"
+    assert content(opened(place, {**options, "ca_bundle": str(bundle)}, **direct)) == b"secret matter"
+    assert content(opened(place, options, AWS_CA_BUNDLE=str(bundle), **direct)) == b"secret matter"
     with pytest.raises(StoreUnreachableError, match="certificate"):
         content(opened(place, options, **direct))
     with pytest.raises(OptionError, match="cannot be read"):
         content(opened(place, {**options, "ca_bundle": "/no/such/file"}, **direct))
+    bundle.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+    with pytest.raises(OptionError, match=r"bundle.pem|cannot be opened"):
+        content(opened(place, {**options, "ca_bundle": str(bundle)}, **direct))
 
 
 def test_a_password_opens_what_is_locked() -> None:

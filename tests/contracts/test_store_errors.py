@@ -145,6 +145,16 @@ def test_another_range_or_version_is_never_data(answers: AnswerServer, remote: s
         store.get("a", offset=4, version='"1"')
 
 
+@pytest.mark.parametrize("name", ["a//b", "a/../b", "./a", "a\tb"])
+def test_a_name_that_the_client_does_not_take_is_told(answers: AnswerServer, name: str) -> None:
+    """Nothing is asked under another name, and no other try is worth it."""
+    for remote in list(REMOTES)[:3]:
+        with pytest.raises(StorageError, match="no such name") as caught:
+            opened(remote, answers.url, REMOTES[remote]).get(name)
+        assert type(caught.value) is StorageError
+    assert answers.asked == []
+
+
 def test_a_bucket_of_another_region_names_it(answers: AnswerServer) -> None:
     """Where the answer does."""
     body = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>m</Message><Region>eu-west-1</Region></Error>"

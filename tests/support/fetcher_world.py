@@ -60,6 +60,7 @@ class FaultyStore:
     port: int
     objects: dict[str, bytes] = field(default_factory=dict)
     faults: dict[str, list[Fault]] = field(default_factory=dict)
+    rule: Callable[[str, bool], Fault | None] | None = None  # from key and whether a range is asked for, each time
     delay_s: float = 0.0  # before each answer
     drip_s: float = 0.0  # between pieces of 64 KiB
     n_gets: Counter[str] = field(default_factory=Counter)
@@ -122,7 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.headers.get("x-amz-security-token", "")
         store.asked_as.append((time.time(), identity[1] if identity else "", token))
         faults = store.faults.get(key)
-        fault = faults.pop(0) if faults else Fault()
+        fault = faults.pop(0) if faults else None
+        if fault is None and store.rule is not None:
+            fault = store.rule(key, "Range" in self.headers)
+        fault = fault or Fault()
         with contextlib.suppress(OSError):
             if fault.silent:
                 store._over.wait(PATIENCE_S)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
     from streaming import LocalDataset, MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
+    from streaming.write.merge import merge_index
 
     def datasets_are_what_pytorch_takes(streaming: StreamingDataset, local: LocalDataset) -> None:
         """Both fit a plain DataLoader, and are iterable or map-style as declared."""
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
         StreamingDataset(streams=[stream], validate_hash=False, world=World(0, 1))
         MDSWriter(out=("folder", "s3://bucket/prefix"), columns={"x": "int"})
         StreamingDataset(streams=stream)  # type: ignore[arg-type]
+
+    def parts_are_named_or_found(folder: Path) -> None:
+        """`merge_index` takes a list of paths, URLs or pairs and where they lie, or only the latter."""
+        merge_index("s3://bucket/prefix", False, 30.0, storage_options={"region": "eu-1"})
+        merge_index(folder, keep_local=True)
+        merge_index([folder / "index.json"], (folder, "s3://bucket/prefix"))
+        merge_index([("a/index.json", None), (None, "s3://bucket/a/index.json")], out=folder)
+        merge_index(["a/index.json"])  # type: ignore[call-overload]
 
 
 def test_the_package_says_that_it_is_typed() -> None:

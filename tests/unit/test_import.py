@@ -39,7 +39,8 @@ def test_import_brings_in_nothing_heavy() -> None:
 
 def test_writing_and_worlds_need_no_torch() -> None:
     """Writer, world and the fetcher's client work where torch is not installed; obstore is the fetcher's alone."""
-    code = "from streaming import MDSWriter, World, Stream; import streaming.fetch.client; World.detect({})"
+    code = "from streaming import MDSWriter, World, Stream; import streaming.fetch.client; World.detect({}); "
+    code += "import streaming.write.merge"
     assert not _loaded_by(code) & {"torch", "obstore", "boto3"}
 
 

@@ -26,6 +26,7 @@ class Lying:
     n_bytes: int
     last_use_s: float
     may_go: bool  # it can be fetched again
+    came_s: float = float("-inf")  # for somebody who waited for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,16 @@ class Shelf:
             self._n_bytes -= known.n_bytes
 
     def used(self, path: str, now_s: float) -> None:
-        """A reader asked for a file that is there."""
+        """A reader named a file that is there."""
         known = self._files.get(path)
         if known is not None:
-            self._files[path] = Lying(known.n_bytes, now_s, known.may_go)
+            self._files[path] = Lying(known.n_bytes, now_s, known.may_go, known.came_s)
+
+    def came(self, path: str, now_s: float) -> None:
+        """Somebody who waited for a file is told that it is there, and will open it."""
+        known = self._files.get(path)
+        if known is not None:
+            self._files[path] = Lying(known.n_bytes, now_s, known.may_go, now_s)
 
     def look_begins(self) -> None:
         """Somebody begins to look at what lies on disk; what changes from now on is not theirs to tell."""
@@ -164,6 +171,6 @@ class Shelf:
 
     def _may_go(self, path: str, known: Lying, place: int, now_s: float) -> bool:
         need = self._need_of(path)
-        if need.is_held or 0 <= now_s - known.last_use_s < _JUST_CAME_S:
+        if need.is_held or 0 <= now_s - known.came_s < _JUST_CAME_S:
             return False
         return need.place is None or need.place > place

@@ -46,29 +46,31 @@ class Lane:
         self.n_requests = 0
         self.n_refused = 0
 
-    def enter(self) -> None:
-        """Return when a request may go."""
+    def enter(self) -> float:
+        """Return when a request may go: the moment, to be told with its outcome."""
         while True:
             with self._lock:
-                now_s = time.monotonic()
-                turn_s = self._pace.take_turn(now_s)
-            while (wait_s := turn_s - time.monotonic()) > 0:
+                turn = self._pace.take_turn(time.monotonic())
+            while (wait_s := turn.moment_s - time.monotonic()) > 0:
                 time.sleep(wait_s)
             with self._lock:
-                if self._pace.may_go(time.monotonic()):
+                now_s = time.monotonic()
+                if turn.is_booked and self._pace.may_go(now_s):
                     self.n_requests += 1
-                    return
+                    return now_s
 
-    def answered(self) -> None:
-        """The store gave what was asked for, or an error of its own."""
-        self._answered_s = time.monotonic()
+    def answered(self, sent_s: float) -> None:
+        """The store gave what was asked for at `sent_s`, or an error of its own."""
+        with self._lock:
+            self._answered_s = time.monotonic()
+            self._pace.answered(self._answered_s, sent_s)
 
-    def refused(self, retry_after_s: float | None) -> float:
+    def refused(self, sent_s: float, retry_after_s: float | None) -> float:
         """The store asked to slow down; for how many seconds it has done nothing else."""
         with self._lock:
             now_s = time.monotonic()
             self.n_refused += 1
-            self._pace.refused(now_s, retry_after_s)
+            self._pace.refused(now_s, sent_s, retry_after_s)
             return now_s - self._answered_s
 
 
@@ -96,23 +98,26 @@ def attempted(what: str, patience: Patience, lane: Lane, call: Callable[[int], T
     """
     if patience.n_attempts < 1:
         raise StorageError(f"{what}: no attempt is allowed; set download_retry (of a writer: retry) to 1 or more")
-    attempt = 0
+    attempt = n_refused = 0
     began_s = time.monotonic()
     while True:
-        lane.enter()
+        sent_s = lane.enter()
         try:
             result = call(attempt)
         except _WORTH_IT as error:
             if isinstance(error, StoreBusyError) and error.is_throttled:
-                silent_s = lane.refused(error.retry_after_s)
+                silent_s = lane.refused(sent_s, error.retry_after_s)
                 if min(silent_s, time.monotonic() - began_s) > patience.throttled_s:
                     raise type(error)(f"{error} (asked to slow down for {silent_s:.0f} s)") from error
+                if error.retry_after_s is None:  # else nothing goes before it may
+                    time.sleep(backoff_s(n_refused, rng=rng))
+                n_refused += 1
                 continue
-            lane.answered()
+            lane.answered(sent_s)
             attempt += 1
             if attempt >= patience.n_attempts:
                 raise type(error)(f"{error} (attempt {attempt} of {patience.n_attempts})") from error
         else:
-            lane.answered()
+            lane.answered(sent_s)
             return result
         time.sleep(backoff_s(attempt - 1, rng=rng))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
+from collections.abc import Callable
 from typing import Final
 
 from streaming.errors import DeadlineError, FetchError
 from streaming.fetch.connection import Connection
-from streaming.fetch.launch import KilledAtStartError, launch, may_start
+from streaming.fetch.launch import CannotLaunchError, KilledAtStartError, launch, may_start
 from streaming.fetch.meeting import Place, PlaceError, connect, log_tail, place_in_root, private_place
 from streaming.fetch.protocol import PROTOCOL, SLICE_S, VERSION, Done, Failed, Hello
 
 ANSWER_S: Final = 30.0  # beyond its slice, before a fetcher that says nothing counts as stuck
+_TIMEOUT_S: Final = SLICE_S + ANSWER_S
 _CONNECT_S: Final = 30.0
 _RESPECT_START_S: Final = 5.0  # how long another starter is believed to be alive
 _MAX_KILLED: Final = 5  # at their start, before it counts as an error
@@ -28,15 +31,21 @@ class Door:
     def __init__(self, root: str | None, hello: Hello) -> None:
         self._root, self._hello = root, hello
         self._in_root = root is not None
+        self._alone: str | None = None  # why no other process can be met
         self.n_launched = 0
 
     def open(self, *, start: bool) -> Connection:
         """A connection that has said hello, to a fetcher that is started if there is none."""
         began, pause_s, n_killed = time.monotonic(), 0.002, 0
         while True:
+            if self._alone is not None:
+                # The whole fetcher, which nobody else needs to import.
+                from streaming.fetch.inside import connect_inside
+
+                return self._greet(lambda: connect_inside(str(self._alone)), "this process")
             place = self.place()
             try:
-                return self._greet(place)
+                return self._greet(lambda place=place: connect(place, timeout_s=_TIMEOUT_S), place.socket)  # type: ignore[misc]
             except (FileNotFoundError, ConnectionError, BlockingIOError) as error:
                 if not start:
                     raise NoneListensError from error
@@ -54,10 +63,11 @@ class Door:
                         continue
             except PlaceError as error:
                 if not self._in_root:
-                    raise FetchError(
-                        f"the fetcher cannot meet its clients: {error}; set TMPDIR to a local folder"
-                    ) from error
+                    self._alone = f"the fetcher cannot meet its clients ({error}; set TMPDIR to a local folder)"
                 self._in_root = False
+                continue
+            except CannotLaunchError as error:
+                self._alone = str(error)
                 continue
             except KilledAtStartError as error:
                 n_killed += 1
@@ -70,14 +80,14 @@ class Door:
             time.sleep(pause_s)
             pause_s = min(0.03, pause_s * 1.5)
 
-    def _greet(self, place: Place) -> Connection:
-        connection = Connection(connect(place, timeout_s=SLICE_S + ANSWER_S))
+    def _greet(self, reach: Callable[[], socket.socket], where: str) -> Connection:
+        connection = Connection(reach())
         try:
             answer = connection.exchange(self._hello)
         except TimeoutError as error:
             raise DeadlineError(
-                f"the fetcher at {place.socket} accepted a connection and then said nothing for "
-                f"{SLICE_S + ANSWER_S:.0f} s; is it stopped? Its log is {place.log}"
+                f"the fetcher at {where} accepted a connection and then said nothing for {_TIMEOUT_S:.0f} s; is it "
+                f"stopped? Its log is {self.place().log}"
             ) from error
         if not isinstance(answer, Done):
             raise answer.error if isinstance(answer, Failed) else FetchError("the fetcher did not answer a greeting")

@@ -112,7 +112,7 @@ class Engine:
         if task.is_done():
             if self._room.is_limited:
                 with self._lock:
-                    self._room.known([(task, True)], time.time())
+                    self._room.awaited(task, time.time())
             return Done()
         with self._lock:
             failure = self._policy.wanted(task, time.monotonic())
@@ -243,10 +243,10 @@ class Engine:
             with self._lock:
                 rests = not isinstance(failure, CredentialsWantedError)
                 self._policy.finished(task, time.monotonic(), failure=failure, rests=rests)
-                self._room.ended(task, is_there=failure is None)
+                arrival = self._arrivals.pop(task, None)
+                self._room.ended(task, is_there=failure is None, is_awaited=arrival is not None)
                 del self._moving[task]
                 self._n_ended += 1
-                arrival = self._arrivals.pop(task, None)
                 begun = self._begin()
             if arrival is not None:
                 arrival.failure = failure

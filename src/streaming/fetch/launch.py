@@ -31,6 +31,10 @@ _KEPT_PYTHON: Final = frozenset({"PYTHONHOME", "PYTHONUTF8", "PYTHONDONTWRITEBYT
 _PACKAGES: Final = ("obstore", "zstandard", "brotli", "cramjam", "xxhash", "boto3", "typing_extensions")
 
 
+class CannotLaunchError(FetchError):
+    """This process may not start another."""
+
+
 class KilledAtStartError(Exception):
     """Something ended the fetcher before it listened; another may be started."""
 
@@ -81,9 +85,8 @@ def launch(place: Place, root: str | None, environment: Mapping[str, str]) -> No
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=kept, start_new_session=True
         )
     except OSError as error:
-        raise FetchError(
-            f"the fetcher cannot be started: running {sys.executable!r} failed with {error}; remote data needs a "
-            "helper process, so this interpreter must be allowed to run itself"
+        raise CannotLaunchError(
+            f"the fetcher cannot be started: running {sys.executable!r} failed with {error}"
         ) from error
     finally:
         os.close(log)

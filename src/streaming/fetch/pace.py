@@ -1,22 +1,39 @@
 """How fast requests may go to one store: as fast as they come until it asks to slow down. Pure: times are arguments.
 
-After such an answer nothing goes to that store for as long as it told, or for a pause that doubles while it goes on
-refusing. Then requests go evenly, at less than the rate that was refused, and the rate grows while all goes well.
+1. If such an answer tells for how long to be silent, nothing goes to that store for so long.
+2. A few refusals among many answers are weather: who was refused waits by itself. More than chance explains, or one
+   that tells for how long, mean a limit: then requests go evenly, a little below the rate that was answered. So the
+   store's limit is found, not guessed.
+3. While all goes well the rate grows: fast up to half of where it was refused last, slowly from there on, and after a
+   minute without a refusal it is free again.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
-_SHARE: Final = 0.7  # of the rate that was refused
-_GROWTH: Final = 1.05  # of the rate, a second
-_COUNTED_S: Final = 2.0  # over which the present rate is measured
-_LEAST_RATE: Final = 0.5  # requests a second
-_FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
-_CALM_S: Final = 60.0  # without a refusal: the limit is lifted
+_COUNTED_S: Final = 2.0  # over which outcomes are counted, if there are as many as
+_COUNTED: Final = 40
+_WEATHER: Final = 0.05  # the share of refusals that means nothing
+_BELOW: Final = 0.9  # of the rate that was answered
+_LEAST_RATE: Final = 1.0  # requests a second
+_HOLDS_S: Final = 3.0  # a rate, before it grows
+_SLOWLY: Final = 1.03  # growth a second
+_FAST: Final = 2.0
+_CALM_S: Final = 60.0
+_SETTLES_S: Final = 1.0  # after the rate was lowered: stores look back over a second or so
+_BOOKED_S: Final = 1.0  # turns are given away so far ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A moment: of one's turn, or (not booked) at which to ask for one again."""
+
+    moment_s: float
+    is_booked: bool
 
 
 class Pace:
@@ -24,10 +41,13 @@ class Pace:
 
     def __init__(self) -> None:
         self._rate = math.inf  # requests a second
-        self._recent: deque[float] = deque()  # when requests went, over the last moments
+        self._refused_rate = math.inf  # at which a limit was met last
+        self._outcomes: deque[tuple[float, bool]] = deque()  # moment, whether refused; since the rate was lowered last
+        self._n_refused = 0  # of these
         self._free_s = -math.inf  # the next turn is not before
         self._silent_until_s = -math.inf
-        self._pause_s = _FIRST_PAUSE_S
+        self._refused_s = -math.inf
+        self._lowered_s = -math.inf
         self._grown_s = -math.inf
 
     @property
@@ -35,37 +55,64 @@ class Pace:
         """Requests a second that may go; infinite where the store has not complained."""
         return self._rate
 
-    def take_turn(self, now_s: float) -> float:
-        """The moment at which this request may go; turns are given in the order of asking."""
+    def take_turn(self, now_s: float) -> Turn:
+        """When this request may go, in the order of asking; or when to ask again: the rate may have changed by then."""
         self._grow(now_s)
         turn_s = max(now_s, self._free_s, self._silent_until_s)
+        if turn_s - now_s > _BOOKED_S:
+            return Turn(max(now_s + _BOOKED_S / 2, self._silent_until_s), is_booked=False)
         if self._rate != math.inf:
             self._free_s = turn_s + 1.0 / self._rate
-        self._recent.append(turn_s)
-        while self._recent[0] < now_s - _COUNTED_S:
-            self._recent.popleft()
-        return turn_s
+        return Turn(turn_s, is_booked=True)
 
     def may_go(self, now_s: float) -> bool:
         """Whether a turn that has come still holds: a refusal since then takes it back."""
         return now_s >= self._silent_until_s
 
-    def refused(self, now_s: float, retry_after_s: float | None) -> None:
+    def answered(self, now_s: float, sent_s: float) -> None:
+        """The store gave what was asked for at `sent_s`, or failed in some other way."""
+        self._count(now_s, sent_s, is_refused=False)
+
+    def refused(self, now_s: float, sent_s: float, retry_after_s: float | None) -> None:
         """The store asked to slow down, and said for how long to be silent if it did."""
-        if now_s >= self._silent_until_s:  # else it was sent before we knew: one refusal, not many
-            n_recent = sum(now_s - _COUNTED_S <= moment_s <= now_s for moment_s in self._recent)
-            self._rate = max(_LEAST_RATE, _SHARE * min(self._rate, max(1.0, n_recent / _COUNTED_S)))
-            is_again = now_s - self._silent_until_s < 2 * self._pause_s
-            self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s) if is_again else _FIRST_PAUSE_S
-        pause_s = self._pause_s if retry_after_s is None else retry_after_s
-        self._silent_until_s = max(self._silent_until_s, now_s + pause_s)
-        self._grown_s = self._silent_until_s
+        self._refused_s = now_s
+        if retry_after_s is not None:
+            self._silent_until_s = max(self._silent_until_s, now_s + retry_after_s)
+        is_news = self._count(now_s, sent_s, is_refused=True)
+        if is_news and (retry_after_s is not None or self._is_more_than_weather()):
+            self._lower(now_s)
+
+    def _is_more_than_weather(self) -> bool:
+        expected = _WEATHER * max(_COUNTED, len(self._outcomes))
+        return self._n_refused > expected + 2.0 * math.sqrt(expected)
+
+    def _lower(self, now_s: float) -> None:
+        counted_s = max(0.1, now_s - self._outcomes[0][0])
+        asked_rate = min(self._rate, len(self._outcomes) / counted_s)
+        answered_rate = min(self._rate, (len(self._outcomes) - self._n_refused) / counted_s)
+        self._refused_rate = asked_rate
+        self._rate = max(_LEAST_RATE, _BELOW * answered_rate)
+        self._grown_s = max(now_s, self._silent_until_s) + _HOLDS_S
+        self._free_s = max(now_s, self._silent_until_s) + 1.0 / self._rate
+        self._outcomes.clear()
+        self._n_refused, self._lowered_s = 0, now_s
 
     def _grow(self, now_s: float) -> None:
         if self._rate == math.inf:
             return
-        if now_s - self._silent_until_s > _CALM_S:
-            self._rate, self._pause_s = math.inf, _FIRST_PAUSE_S
+        if now_s - max(self._refused_s, self._silent_until_s) > _CALM_S:
+            self._rate = math.inf
         elif now_s > self._grown_s:
-            self._rate *= _GROWTH ** (now_s - self._grown_s)
+            growth = _FAST if self._rate < self._refused_rate / 2 else _SLOWLY
+            self._rate *= growth ** min(1.0, now_s - self._grown_s)
             self._grown_s = now_s
+
+    def _count(self, now_s: float, sent_s: float, *, is_refused: bool) -> bool:
+        """Count an outcome, unless it tells of the time before the rate was lowered: then it says nothing new."""
+        if sent_s < self._lowered_s + _SETTLES_S:
+            return False
+        self._outcomes.append((now_s, is_refused))
+        self._n_refused += is_refused
+        while len(self._outcomes) > _COUNTED and self._outcomes[0][0] < now_s - _COUNTED_S:
+            self._n_refused -= self._outcomes.popleft()[1]
+        return True

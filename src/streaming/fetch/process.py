@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-import random
 import resource
 import signal
 import socket
@@ -19,28 +17,16 @@ import sys
 import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NoReturn
 
 from streaming.cache.files import Temporaries
-from streaming.fetch.attempts import Lanes
-from streaming.fetch.credentials import Wallet
-from streaming.fetch.engine import Engine, log
+from streaming.fetch.engine import log
 from streaming.fetch.meeting import EXIT_HELD, EXIT_UNUSABLE, Place
-from streaming.fetch.policy import Limits
-from streaming.fetch.protocol import StreamConfig
-from streaming.fetch.range_policy import RangeLimits
-from streaming.fetch.ranges import Ranges
-from streaming.fetch.server import Server, Services
-from streaming.fetch.tally import Tally
-from streaming.fetch.transfer import Means
-from streaming.storage.connect import Stores
-from streaming.storage.store import Store
+from streaming.fetch.server import Server
+from streaming.fetch.services import make_services
 
 _MAX_LOG_BYTES: Final = 1 << 20
 _LOOK_S: Final = 5.0
-_N_PART_CONNECTIONS: Final = 15  # of one large file, beside its own thread's
-_N_RANGE_CONNECTIONS: Final = 48  # with the 16 transfers: 64 connections in all
 _BACKLOG: Final = 512
 
 
@@ -58,11 +44,11 @@ def main(root: str | None, folder: str, name: str) -> NoReturn:
         os._exit(0)  # the starter has nothing to reap, and knows that we listen
     temporaries, ours = Temporaries(umask=umask), _inode(place.socket)
     try:
-        services = _services(temporaries)
+        services = make_services(temporaries)
         if root is not None:
             services.engine.roots([root])
         threading.Thread(target=_keep_house, args=(place, ours), name="house", daemon=True).start()
-        Server(ear, services).serve()
+        Server(services).serve(ear)
     except Exception:
         log(traceback.format_exc())
     finally:
@@ -73,29 +59,6 @@ def main(root: str | None, folder: str, name: str) -> NoReturn:
         temporaries.close()
         os.close(lock)
         _end(0)
-
-
-def _services(temporaries: Temporaries) -> Services:
-    stores, tally, wallet = Stores(), Tally(), Wallet()
-
-    def open_store(config: StreamConfig) -> Store:
-        options = json.loads(config.options)
-        if config.purse:
-            options |= wallet.get(config.purse)
-        return stores.open(config.remote, config.download_timeout, options)
-
-    means = Means(
-        open_store=open_store,
-        wallet=wallet,
-        temporaries=temporaries,
-        lanes=Lanes(),
-        connections=ThreadPoolExecutor(_N_PART_CONNECTIONS, thread_name_prefix="part"),
-        rng=random.Random(),
-    )
-    engine = Engine(means, tally, Limits())
-    range_connections = ThreadPoolExecutor(_N_RANGE_CONNECTIONS, thread_name_prefix="range")
-    ranges = Ranges(engine, means, tally, range_connections, RangeLimits())
-    return Services(engine, ranges, stores, means, tally)
 
 
 def _shed_starter() -> int:

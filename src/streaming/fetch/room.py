@@ -78,6 +78,11 @@ class Room:
             if present:
                 self._shelf.used(task.path, now_s)
 
+    def awaited(self, task: FileTask, now_s: float) -> None:
+        """Somebody who waits for this file is told that it is there."""
+        self._tasks[task.path] = task
+        self._shelf.came(task.path, now_s)
+
     # --- room
 
     def take(self, task: FileTask, place: int) -> Leaving | None:
@@ -93,13 +98,15 @@ class Room:
         finally:
             self._used_folders = []
 
-    def ended(self, task: FileTask, *, is_there: bool) -> None:
-        """A transfer ended."""
+    def ended(self, task: FileTask, *, is_there: bool, is_awaited: bool) -> None:
+        """A transfer ended; `is_awaited`: somebody waits for it, and will open the file now."""
         self._shelf.settle(task.path)
         if is_there:
             now_s = time.time()
             self._tasks[task.path] = task
             self._shelf.put(task.path, Lying(max(0, task.need.n_bytes), now_s, may_go=task.need.n_bytes >= 0))
+            if is_awaited:
+                self._shelf.came(task.path, now_s)
             self._shelf.remove(os.path.join(task.local, table_name(task.name)))
             if task.config.keep_zip and task.need.zip_name is not None:
                 path = os.path.join(task.local, task.need.zip_name)

@@ -10,13 +10,11 @@ import select
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
-from streaming.errors import FetchError, StreamingError
+from streaming.errors import FetchError, StoreCannotError, StreamingError
 from streaming.fetch.attempts import Patience, attempted
 from streaming.fetch.credentials import Credentials
-from streaming.fetch.engine import Engine
 from streaming.fetch.errands import Errands
 from streaming.fetch.meeting import peer_uid
 from streaming.fetch.protocol import (
@@ -44,65 +42,68 @@ from streaming.fetch.protocol import (
     receive_request,
     send_answer,
 )
-from streaming.fetch.ranges import Ranges, Wanted
-from streaming.fetch.tally import Tally
-from streaming.fetch.transfer import FileTask, Means, Moved, lane_key
-from streaming.storage.connect import Stores
+from streaming.fetch.ranges import Wanted
+from streaming.fetch.services import Services
+from streaming.fetch.transfer import FileTask, Moved, lane_key
 from streaming.storage.registry import register_all
 from streaming.storage.url import parse_remote
 
 _HELLO_S: Final = 10.0  # for a peer to say who it is
 _SEND_S: Final = 60.0  # for a peer to take an answer
 _CHECK_S: Final = 60.0  # for a store to say what it has
+_LIST_ATTEMPTS: Final = 2
 _PAUSE_S: Final = 0.05
 _N_UPLOADS: Final = 8  # and the like at once; each upload holds 32 MiB
 _N_RANGE_READERS: Final = 256  # waiting at once; what they share is the connections
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What requests are turned into calls of."""
-
-    engine: Engine
-    ranges: Ranges
-    stores: Stores
-    means: Means
-    tally: Tally
-
-
 class Server:
-    """Owns the listening socket and its connections."""
+    """Owns the connections of clients."""
 
-    def __init__(self, ear: socket.socket, services: Services) -> None:
-        self._ear, self._services, self._engine, self._stores = ear, services, services.engine, services.stores
+    def __init__(self, services: Services) -> None:
+        self._services, self._engine, self._stores = services, services.engine, services.stores
         self._errands, self._range_errands = Errands(_N_UPLOADS), Errands(_N_RANGE_READERS)
         self._instance = os.urandom(8).hex()
         self._wake_from, self._wake = socket.socketpair()
         self._wake.setblocking(False)
-        ear.setblocking(False)
 
-    def serve(self) -> None:
-        """Answer until nobody has been connected for long enough."""
+    def serve(self, ear: socket.socket) -> None:
+        """Answer all who come by this listening socket, until nobody has been connected for long enough."""
+        ear.setblocking(False)
+        while not self._passed([ear]):
+            try:
+                peer, _ = ear.accept()
+            except BlockingIOError:
+                continue
+            except OSError:  # gone again, or no descriptor left: those who wait keep waiting
+                time.sleep(_PAUSE_S)
+                continue
+            threading.Thread(target=self.serve_peer, args=(peer,), name="client", daemon=True).start()
+
+    def keep_time(self) -> None:
+        """Do for ever what is due at some time; for a server whose peers are brought to it."""
+        while True:
+            self._passed([])
+
+    def _passed(self, ears: list[socket.socket]) -> bool:
+        """Wait until something is due, or one of `ears` is called; whether this is the end."""
         while True:
             is_over, pause_s, jobs_gone = self._engine.passed()
             for job in jobs_gone:
                 self._errands.forget(job)
                 self._range_errands.forget(job)
                 self._services.means.wallet.forget(job)
-            if is_over:
-                return
-            ready, _, _ = select.select([self._ear, self._wake_from], [], [], pause_s)
+            if is_over and ears:
+                return True
+            # Without an ear nobody ends us: what is over stays over, and the next peer is the next event.
+            ready, _, _ = select.select([*ears, self._wake_from], [], [], None if is_over else pause_s)
             if self._wake_from in ready:
                 self._wake_from.recv(4096)
-            if self._ear in ready:
-                try:
-                    peer, _ = self._ear.accept()
-                except OSError:  # gone again, or no descriptor left: those who wait keep waiting
-                    time.sleep(_PAUSE_S)
-                    continue
-                threading.Thread(target=self._serve_peer, args=(peer,), name="client", daemon=True).start()
+            if ears and ears[0] in ready:
+                return False
 
-    def _serve_peer(self, peer: socket.socket) -> None:
+    def serve_peer(self, peer: socket.socket) -> None:
+        """Converse with one client until it ends."""
         with contextlib.suppress(OSError), peer:
             if peer_uid(peer) != os.geteuid():
                 return
@@ -186,22 +187,33 @@ class Server:
         options = json.loads(errand.options)
         if isinstance(errand, Check):
             self._stores.open_for_uploads(errand.remote, options)  # refuses settings that no upload can honour
-            next(iter(self._stores.open(errand.remote, _CHECK_S, options).list()), None)
+            with contextlib.suppress(StoreCannotError):  # a web server has no list
+                next(iter(self._stores.open(errand.remote, _CHECK_S, options).list()), None)
             return Done()
-        if isinstance(errand, ListObjects):
-            store = self._stores.open(errand.remote, _CHECK_S, options)
-            return Done(sorted(facts.name for facts in store.list(errand.prefix)))
         shown = parse_remote(errand.remote).shown
-        what = f"{errand.path} to {shown}" if isinstance(errand, Put) else f"{errand.name} of {shown}"
+        if isinstance(errand, ListObjects):
+            what, n_attempts = f"the list of {shown}", _LIST_ATTEMPTS
+        else:
+            what = f"{errand.path} to {shown}" if isinstance(errand, Put) else f"{errand.name} of {shown}"
+            n_attempts = errand.attempts
 
         def attempt(_: int) -> Done:
             moved.n_attempts += 1
+            if isinstance(errand, ListObjects):
+                return self._list(errand, options, moved)
             if isinstance(errand, Put):
                 return self._put(errand, options, moved)
             return self._read(errand, options, moved)
 
         lane = self._services.means.lanes.lane(lane_key(errand.remote))
-        return attempted(what, Patience(errand.attempts), lane, attempt, rng=random.Random())
+        return attempted(what, Patience(n_attempts), lane, attempt, rng=random.Random())
+
+    def _list(self, errand: ListObjects, options: dict[str, Any], moved: Moved) -> Done:
+        names = []
+        for facts in self._stores.open(errand.remote, _CHECK_S, options).list(errand.prefix):
+            names.append(facts.name)
+            moved.n_bytes += 1  # a long list comes in many answers: whoever waits sees that it moves
+        return Done(sorted(names))
 
     def _put(self, errand: Put, options: dict[str, Any], moved: Moved) -> Done:
         def read(n_bytes: int) -> None:

@@ -31,6 +31,7 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.fetch.attempts import Lane, Lanes, Patience, attempted
+from streaming.fetch.courtesy import Courtesy
 from streaming.fetch.credentials import Wallet
 from streaming.fetch.parts import Parts
 from streaming.fetch.protocol import FileNeed, StreamConfig
@@ -109,6 +110,15 @@ class Moved:
         return n_left * passed_s / self.n_bytes if self.n_bytes else float("inf")
 
 
+Claim = Callable[[FileTask], contextlib.AbstractContextManager[object]]
+"""A block in which no other process of this machine fetches a file."""
+
+
+def claim_nothing(_: FileTask) -> contextlib.AbstractContextManager[object]:
+    """For the only fetcher of a machine."""
+    return contextlib.nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
     """What transfers work with."""
@@ -119,6 +129,8 @@ class Means:
     lanes: Lanes
     connections: Executor  # for the parts of large files
     rng: random.Random
+    claim: Claim = claim_nothing
+    courtesy: Courtesy = field(default_factory=Courtesy)
 
     @contextlib.contextmanager
     def store(self, config: StreamConfig) -> Iterator[Store]:
@@ -137,7 +149,13 @@ def fetch_file(task: FileTask, means: Means, moved: Moved, *, n_parts: int = 1) 
 
     Raises the kinds of `streaming.errors` that say what the store, the disk or the bytes did.
     """
-    if task.is_done():
+    if not task.is_done():
+        with means.claim(task):
+            _fetch(task, means, moved, n_parts)
+
+
+def _fetch(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
+    if task.is_done():  # by who held the claim before us
         return
     if _is_source(task):
         raise _absent_in_source(task)
@@ -152,7 +170,7 @@ def fetch_file(task: FileTask, means: Means, moved: Moved, *, n_parts: int = 1) 
     def attempt(_: int) -> None:
         moved.n_attempts += 1
         with means.store(task.config) as store:
-            _receive(task, _Source(task, store, lane, moved), means.temporaries)
+            _receive(task, _Source(task, store, lane, moved, means.courtesy), means.temporaries)
 
     attempted(task.shown, task.patience, lane, attempt, rng=means.rng)
 
@@ -202,6 +220,7 @@ class _Source:
     store: Store
     lane: Lane
     moved: Moved
+    courtesy: Courtesy
 
 
 def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
@@ -273,8 +292,8 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
     """The bytes of an object, resumed where a connection broke; as many as the index states, or an error."""
     task, store, lane, moved = source.task, source.store, source.lane, source.moved
     content = store.get(name)
-    lane.answered()
-    facts, n_got, n_resumed_at = content.facts, 0, 0
+    lane.answered(time.monotonic())  # a long transfer is a sign of life from its beginning on
+    facts, n_got, n_resumed_at, given_s = content.facts, 0, 0, 0.0
     _check_size(task, facts.n_bytes, n_bytes, name)
     shown = f"{task.shown_remote}/{name}"
     while True:
@@ -283,6 +302,7 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
                 n_got += len(chunk)
                 moved.n_bytes += len(chunk)
                 yield chunk
+                given_s = source.courtesy.give_way(given_s)
             if n_got < facts.n_bytes:
                 raise TransferDamagedError(f"{shown}: {n_got} bytes came of {facts.n_bytes}: the transfer was cut")
             break

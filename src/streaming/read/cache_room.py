@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
+from streaming.formats.index import INDEX_NAME
 from streaming.order import WorkingSet
 from streaming.read.catalog_loader import StreamFiles
 from streaming.units import parse_bytes, shown_bytes
+
+_BESIDE_BYTES: Final = 4096  # what the cache says of itself
 
 
 def checked_limit(limit: int | str | None, streams: Sequence[StreamFiles]) -> int | None:
@@ -21,18 +27,51 @@ def checked_limit(limit: int | str | None, streams: Sequence[StreamFiles]) -> in
     limit_bytes = parse_bytes(limit)
     if limit_bytes < 0:
         raise OptionError(f"cache_limit={limit!r} must be 0 or more bytes")
-    largest = [_largest(stream) for stream in streams]
-    n_bytes, number, shard = max(largest, default=(0, 0, 0))
-    if limit_bytes >= 2 * n_bytes:
-        return limit_bytes
-    place, index = streams[number].place, streams[number].index
-    zip_name = index.zip_name(shard)
-    raise OptionError(
-        f"cache_limit={limit!r} ({limit_bytes:,} bytes) is too small: at least {2 * n_bytes:,} bytes are needed, twice "
-        f"the largest shard ({place.title}: {index.raw_name(shard)} has {int(index.raw_bytes[shard]):,} bytes"
-        + (f", and {int(index.zip_bytes[shard]):,} compressed" if zip_name is not None else "")
-        + "), so that one can be read while the next comes; raise the limit, or write shards with a smaller size_limit"
-    )
+    least = max(map(_Least.of, streams), key=lambda least: least.n_bytes)
+    if limit_bytes < least.n_bytes:
+        raise OptionError(
+            f"cache_limit={limit!r} ({limit_bytes:,} bytes) is too small: at least {least.n_bytes:,} bytes are needed, "
+            f"{least.reason}; raise the limit, or write shards with a smaller size_limit"
+        )
+    return limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Least:
+    """The least limit under which a stream can be read, and why."""
+
+    n_bytes: int
+    reason: str
+
+    @classmethod
+    def of(cls, stream: StreamFiles) -> Self:
+        place, index = stream.place, stream.index
+        # While one is read the next comes; of one that comes compressed both forms may lie there.
+        sizes = np.where(_is_cached(stream), index.raw_bytes + np.maximum(index.zip_bytes, 0), 0)
+        if not sizes.any():
+            return cls(0, "")
+        shard = int(sizes.argmax())
+        n_bytes = 2 * int(sizes[shard])
+        reason = (
+            f"twice the largest shard, so that one can be read while the next comes ({place.title}: "
+            f"{index.raw_name(shard)} has {int(index.raw_bytes[shard]):,} bytes"
+            + (f", and {int(index.zip_bytes[shard]):,} compressed" if index.zip_name(shard) is not None else "")
+            + ")"
+        )
+        # What is not compressed can be read by parts, without room; what is must lie there, beside the index.
+        beside = index_bytes([stream]) + int(sizes[shard]) + _BESIDE_BYTES
+        if index.is_compressed and beside > n_bytes:
+            return cls(beside, f"the index and the largest shard ({place.title}: {index.raw_name(shard)})")
+        return cls(n_bytes, reason)
+
+
+def index_bytes(streams: Sequence[StreamFiles]) -> int:
+    """What the indexes of fetched streams take in the cache."""
+    n_bytes = 0
+    for stream in streams:
+        with contextlib.suppress(OSError):  # in place, or in a cache that cannot be written
+            n_bytes += os.stat(os.path.join(stream.place.cache, INDEX_NAME)).st_size
+    return n_bytes
 
 
 def disk_bytes(streams: Sequence[StreamFiles], *, all_are_cached: bool) -> NDArray[np.int64]:
@@ -52,26 +91,19 @@ def _is_cached(stream: StreamFiles) -> NDArray[np.bool_]:
     return cached
 
 
-def _largest(stream: StreamFiles) -> tuple[int, int, int]:
-    """The most bytes that a shard takes while it comes, the stream's number, and the shard's in it."""
-    index = stream.index
-    sizes = np.where(_is_cached(stream), index.raw_bytes + np.maximum(index.zip_bytes, 0), 0)
-    shard = int(sizes.argmax()) if len(sizes) else 0
-    return int(sizes[shard]) if len(sizes) else 0, stream.number, shard
-
-
 @dataclass(frozen=True, slots=True)
 class CacheRoom:
-    """A limit beside what a node needs. `mean_bytes`: of a shard in the cache."""
+    """A limit beside what a node needs. `mean_bytes`: of a shard in the cache; `other_bytes`: of what is no shard."""
 
     limit_bytes: int
+    other_bytes: int
     mean_bytes: float
     needed: WorkingSet
 
     @property
     def shards(self) -> float:
         """How many shards fit."""
-        return self.limit_bytes / max(1.0, self.mean_bytes)
+        return max(0, self.limit_bytes - self.other_bytes) / max(1.0, self.mean_bytes)
 
     @property
     def is_tight(self) -> bool:

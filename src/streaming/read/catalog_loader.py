@@ -10,9 +10,11 @@ import numpy as np
 
 from streaming.errors import (
     CacheTakenError,
+    CacheWriteError,
     EmptyStreamError,
     FormatError,
     IndexMissingError,
+    NoRoomError,
     NotYetError,
     ObjectMissingError,
     OptionError,
@@ -90,7 +92,16 @@ def _index_bytes(place: Place, number: int, client: FetchClient) -> bytes:
                 "check the path and the split, and that the writer has finished"
             ) from None
     try:
-        return _read(client.wait(FileNeed(stream=number, name=INDEX_NAME, n_bytes=-1)))
+        try:
+            return _read(client.wait(FileNeed(stream=number, name=INDEX_NAME, n_bytes=-1)))
+        except (CacheWriteError, NoRoomError):  # the rest of the data comes without the cache then, and says so
+            return client.read_object(
+                place.remote,
+                INDEX_NAME,
+                attempts=place.download_retry,
+                timeout_s=place.download_timeout,
+                options=place.options,
+            )
     except ObjectMissingError as error:
         raise ObjectMissingError(f"{place.title}: {error}") from error
 

@@ -8,16 +8,18 @@ from typing import Any
 from streaming.read.epoch_staging import EpochStaging
 from streaming.read.finding import SampleFinder
 from streaming.read.meter import Lap
+from streaming.read.read_ahead import ReadAhead
 from streaming.read.shard_reader import OpenShard, ShardPool
 from streaming.read.staging import Staged, StagedShard
 from streaming.read.stretches import Stretch
 
 
 class EpochReader:
-    """Reads stretches of an epoch. `closes_at_once`: no shard stays open from one stretch to the next.
+    """Reads stretches of an epoch.
 
-    `get(sample_id)` makes a sample where the user's class does so; None: straight from the shard. `lap` begins to
-    measure.
+    `staging` and `ahead`: None where nothing needs fetching. `keeps_one`: the cache is so small that no shard stays
+    open when another is needed. `get(sample_id)` makes a sample where the user's class does so; None: straight from
+    the shard. `lap` begins to measure.
     """
 
     def __init__(
@@ -25,17 +27,19 @@ class EpochReader:
         pool: ShardPool,
         finder: SampleFinder,
         staging: EpochStaging | None,
+        ahead: ReadAhead | None,
         get: Callable[[int], Any] | None,
         lap: Callable[[], Lap],
         *,
-        closes_at_once: bool,
+        keeps_one: bool = False,
     ) -> None:
         self._pool = pool
         self._finder = finder
         self._staging = staging
+        self._ahead = ahead
         self._get = get
         self._lap = lap
-        self._closes_at_once = closes_at_once
+        self._keeps_one = keeps_one
 
     def samples(self, stretches: Iterator[Stretch]) -> Iterator[Any]:
         """The samples of these stretches, in order."""
@@ -48,8 +52,10 @@ class EpochReader:
                 yield from map(self._get, stretch.ids.tolist())
             else:
                 yield from self._made(stretch, staged, self._get)
-            if self._closes_at_once:
+            if self._keeps_one:
                 self._pool.keep_only((), at_once=True)
+            elif stretch.done:
+                self._pool.drop(stretch.done)
             lap.ended(stretch.shards)
 
     def _read(self, stretch: Stretch, staged: Staged) -> Iterator[Any]:
@@ -74,8 +80,16 @@ class EpochReader:
         held = staged.get(shard)
         if held is not None and row in held:
             return held
+        if self._keeps_one:
+            self._pool.keep_only((), at_once=True)
         rows = dict.fromkeys([row, *stretch.rows[stretch.shards == shard].tolist()])
-        opened = self._finder.wait(shard, list(rows))
+        opened = self._finder.wait(shard, list(rows), let_go=self._let_go)
         if isinstance(opened, StagedShard):  # there was no room for the shard
             staged[shard] = opened
         return opened
+
+    def _let_go(self) -> None:
+        """There is no room: under a limit, what this reader keeps in the cache may go."""
+        if self._ahead is not None and self._ahead.is_limited:
+            self._pool.keep_only((), at_once=True)
+            self._ahead.let_go()

@@ -80,9 +80,10 @@ class EpochStaging:
         """Have so many stretches be on their way."""
         while len(coming) < n and (stretch := next(stretches, None)) is not None:
             due_s = self._pace_s * sum(len(each.stretch) for each in coming)
-            coming.append(self._begun(stretch, due_s))
+            tables = {shard for each in coming for stage in each.stages.values() for shard in stage.tables}
+            coming.append(self._begun(stretch, due_s, tables))
 
-    def _begun(self, stretch: Stretch, due_s: float) -> _Coming:
+    def _begun(self, stretch: Stretch, due_s: float, tables: set[int]) -> _Coming:
         begin = self._n_begun
         self._n_begun += len(stretch)
         stages: dict[Reason, Stage] = {}
@@ -95,7 +96,7 @@ class EpochStaging:
                 n_paid = n_wanted if begin >= self._budget.n_free else 0
             with _unless_late(reason):
                 asked = {shard: list(of) for shard, of in rows.items()}
-                stages[reason] = self._ranges.begin(asked, reason, due_s=due_s)
+                stages[reason] = self._ranges.begin(asked, reason, due_s=due_s, after=tables)
         self._n_used += n_paid
         return _Coming(stretch, stages, n_paid)
 
@@ -112,7 +113,8 @@ class EpochStaging:
         return missing
 
     def _why(self, shard: int) -> Reason | None:
-        if not self._files.by_parts[shard] or self._files.is_present(shard):
+        files = self._files
+        if not files.by_parts[shard] or self._finder.is_open(shard) or files.is_present(shard):
             return None
         if self._thin is not None and self._thin[shard]:
             return Reason.FEW

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from streaming.errors import CacheWriteError, DeadlineError, NoRoomError, StorageError
@@ -35,6 +35,10 @@ class SampleFinder:
         self.without_room: set[int] = set()
         """Shards that could not be placed on disk when they were last waited for."""
 
+    def is_open(self, shard: int) -> bool:
+        """Whether the shard is open, so that nothing needs to be found."""
+        return shard in self._pool.open_shards
+
     def find(self, shard: int, row: int) -> OpenShard:
         """For random access: what is at hand, else the sample alone, else its shard, waited for."""
         staged: Staged = getattr(self._mine, "staged", {})
@@ -47,26 +51,34 @@ class SampleFinder:
                 return held
         return self.wait(shard, [row], keep=self._keeps_open)
 
-    def wait(self, shard: int, rows: Sequence[int], *, keep: bool = True) -> OpenShard:
+    def wait(
+        self, shard: int, rows: Sequence[int], *, keep: bool = True, let_go: Callable[[], None] | None = None
+    ) -> OpenShard:
         """The shard, waited for; if it cannot be placed on disk, `rows` of it, at least the first.
 
-        Raises what the fetcher answers; NoRoomError and CacheWriteError only of shards that cannot be read by parts.
+        `let_go` gives up what the reader itself keeps in the cache. Raises what the fetcher answers; NoRoomError and
+        CacheWriteError only of shards that cannot be read by parts, the first after some time.
         """
         gives_up_s = time.monotonic() + _PATIENCE_S
         while True:
             try:
                 opened = self._pool.open(shard, keep=keep)
             except (NoRoomError, CacheWriteError) as error:
-                if not self._files.by_parts[shard]:
+                if let_go is not None:
+                    let_go()
+                is_over = isinstance(error, CacheWriteError) or time.monotonic() > gives_up_s
+                if not self._files.by_parts[shard] and is_over:
                     raise
-                self._tell(shard, error)
+                problem = error
             else:
                 self.without_room.discard(shard)
                 return opened
-            self.without_room.add(shard)
-            held = self._ranges.read({shard: rows}, Reason.NO_ROOM).get(shard)
-            if held is not None and rows[0] in held:
-                return held
+            if self._files.by_parts[shard]:
+                self._tell(shard, problem)
+                self.without_room.add(shard)
+                held = self._ranges.read({shard: rows}, Reason.NO_ROOM).get(shard)
+                if held is not None and rows[0] in held:
+                    return held
             if time.monotonic() > gives_up_s:  # it is there when its bytes are asked for, and gone when it is opened
                 raise DeadlineError(
                     f"{self._files.name(shard)} comes and goes for {_PATIENCE_S:.0f} s: who else is here?"

@@ -31,13 +31,14 @@ class ListRules:
     """How much a reader announces, and how often: at most `most` shards, again after `renew_after` positions.
 
     `is_limited`: the cache has a limit, so that lists must also name what is there: what is needed last is deleted
-    first, and never what is held. `is_tight`: not all that is in use at once fits, so nothing can be held.
+    first, and never what is held. At most `most_held` shards are held before they are opened; 0: not all that is in
+    use at once fits, so nothing is held that is open either.
     """
 
     most: int
     renew_after: int
     is_limited: bool = False
-    is_tight: bool = False
+    most_held: int = 0
 
     @classmethod
     def unlimited(cls, positions_per_shard: float) -> Self:
@@ -49,7 +50,8 @@ class ListRules:
         """For a cache into which so many shards fit."""
         most = min(_MAX_LOOKED_AT, math.ceil(1.5 * cache_shards) + 64)
         consumed = max(1.0, min(cache_shards, most) / _PARTS_OF_CACHE)
-        return cls(most, max(1, int(consumed * positions_per_shard)), is_limited=True, is_tight=is_tight)
+        most_held = 0 if is_tight else max(1, int(cache_shards / 2))
+        return cls(most, max(1, int(consumed * positions_per_shard)), is_limited=True, most_held=most_held)
 
 
 class ReadAhead:
@@ -77,7 +79,7 @@ class ReadAhead:
         self._rules = rules
         self._thin = thin
         self._renew_at = None if horizon is None else -1  # a position; None: the last look went as far as one can see
-        self._announced: set[int] = set()
+        self._announced: dict[int, None] = {}  # in order of first use
         self._held: set[int] = set()
         self._coming: list[int] = []  # of those announced, what was not on disk at the last look
         self._has_begun = False
@@ -95,8 +97,18 @@ class ReadAhead:
             self._announce_missing(self._worth_it(missing), position)
         return not missing
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the cache has a limit."""
+        return self._rules.is_limited
+
+    def let_go(self) -> None:
+        """Hold nothing until the next list: who waits for room must not keep others from making some."""
+        if self._held:
+            self._announce(list(self._announced), ())
+
     def _announce_missing(self, missing: Sequence[int], position: int) -> None:
-        if not self._is_due(position) and self._announced.issuperset(missing):
+        if not self._is_due(position) and self._announced.keys() >= set(missing):
             return
         wanted = dict.fromkeys(missing)
         if self._horizon is not None:
@@ -110,8 +122,9 @@ class ReadAhead:
             self._announce(needs, ())
 
     def _announce_all(self, planned: Sequence[int], position: int, opened: Iterable[int]) -> None:
-        held = set() if self._rules.is_tight else {*planned, *opened}
-        if not self._is_due(position) and self._announced.issuperset(planned) and self._held.issuperset(held):
+        most_held = self._rules.most_held
+        held = {*planned[:most_held], *opened} if most_held else set()
+        if not self._is_due(position) and self._announced.keys() >= set(planned) and self._held.issuperset(held):
             return
         wanted = dict.fromkeys(planned)
         if self._horizon is not None:
@@ -120,7 +133,7 @@ class ReadAhead:
         self._announce(list(wanted)[: self._rules.most], held)
 
     def _announce(self, needs: Sequence[int], held: Collection[int]) -> None:
-        self._announced, self._held = set(needs), set(held)
+        self._announced, self._held = dict.fromkeys(needs), set(held)
         # Without a limit nothing is announced that is on disk.
         self._coming = [n for n in needs if not (self._rules.is_limited and self._files.is_present(n))]
         need = self._files.need

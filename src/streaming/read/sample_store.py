@@ -14,9 +14,9 @@ from streaming.errors import CacheTakenError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import Reason, StreamConfig
 from streaming.formats.index import INDEX_NAME
-from streaming.order import Catalog
+from streaming.order import Catalog, WorkingSet
 from streaming.read.at_start import indexes_shown
-from streaming.read.cache_room import checked_limit, disk_bytes
+from streaming.read.cache_room import CacheRoom, checked_limit, disk_bytes, index_bytes
 from streaming.read.catalog_loader import StreamFiles, catalog_of, load_streams
 from streaming.read.finding import SampleFinder
 from streaming.read.meter import Lap, Meter
@@ -150,6 +150,11 @@ class SampleStore:
     def disk_bytes(self, *, all_are_cached: bool) -> NDArray[np.int64]:
         """What each shard takes in the cache, int64 (shard,): 0 where it is read in place, unless `all_are_cached`."""
         return disk_bytes(self._configuration[1], all_are_cached=all_are_cached)
+
+    def room(self, limit_bytes: int, needed: WorkingSet) -> CacheRoom:
+        """What a limit means beside what a node needs."""
+        mean_bytes = float(self.disk_bytes(all_are_cached=False).mean())
+        return CacheRoom(limit_bytes, index_bytes(self._configuration[1]), mean_bytes, needed)
 
     def is_complete(self) -> bool:
         """Whether every shard is on disk, so that nothing will be fetched."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.cache.files import table_name
-from streaming.errors import NoRoomError, ShardDamagedError
+from streaming.errors import ShardDamagedError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import FileNeed
 from streaming.formats.index import ShardIndex
@@ -22,8 +22,7 @@ from streaming.read.catalog_loader import StreamFiles, missing_from_source, want
 from streaming.read.mapping import is_on_network
 from streaming.read.meter import Count, Meter
 
-_PATIENCE_S: Final = 120.0  # with a shard that vanishes again and again, or has no room and cannot come in parts
-_PAUSE_S: Final = 0.1
+_PATIENCE_S: Final = 120.0  # with a shard that vanishes again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ class ShardFiles:
                     f"{self.name(shard)} was fetched again and again for {_PATIENCE_S:.0f} s and vanished each time "
                     f"from {place.cache} before it could be opened: something else deletes files there"
                 )
-            self._wait(shard, gives_up_s)
+            self._client.wait(self.need(shard))
             found = self._try_open(place.cache, name, shard, is_ours=True)
         self._present[shard] = self._seen
         return found
@@ -169,18 +168,6 @@ class ShardFiles:
         """Where the offset table of a shard lies that is not on disk itself, if it was ever fetched."""
         stream, local = self.locate(shard)
         return os.path.join(stream.place.cache, table_name(stream.index.raw_name(local)))
-
-    def _wait(self, shard: int, gives_up_s: float) -> None:
-        need = self.need(shard)
-        while True:
-            try:
-                self._client.wait(need)
-                return
-            except NoRoomError:
-                # What can be read by parts is; the rest can only hope that somebody makes room.
-                if self.by_parts[shard] or time.monotonic() > gives_up_s:
-                    raise
-            time.sleep(_PAUSE_S)
 
     def _try_open(self, folder: str, name: str, shard: int, *, is_ours: bool) -> OpenFile | None:
         """The open file; None if it is not there, or is a fetched file of the wrong size."""

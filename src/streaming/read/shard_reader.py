@@ -132,6 +132,12 @@ class ShardPool:
                     if shard not in kept:
                         del self.open_shards[shard]
 
+    def drop(self, shards: Iterable[int]) -> None:
+        """Close these shards, if they are open."""
+        with self._lock:
+            for shard in shards:
+                self.open_shards.pop(shard, None)
+
     def decoder(self, shard: int) -> Decode:
         """The function from the bytes of a record of this shard to a sample."""
         index, local = self._files.index(shard)

@@ -52,18 +52,17 @@ def read_share(store: SampleStore, share: Share, get: Callable[[int], Any] | Non
     then = share.predownload or 2 * max(64, 8 * batch_size)
     if store.files.all_sources:
         planned = stretches(reader, store.catalog, store.pool, None, Planning(then, then))
-        return EpochReader(store.pool, store.finder, None, get, store.lap, closes_at_once=False).samples(planned)
+        return EpochReader(store.pool, store.finder, None, None, get, store.lap).samples(planned)
     rules, thin = _rules(share), _thin(store, plan.order, plan.topology)
     horizon = None if share.predownload else shards_ahead(store, plan, share.node, share.next_order)
     name = f"{share.rank}.{share.worker}"
     ahead = ReadAhead(store.client, store.files, name, horizon, rules, thin=thin)
-    planning = Planning(batch_size, then, closes_at_once=rules.is_limited, by_batch=rules.is_tight)
+    planning = Planning(batch_size, then, is_limited=rules.is_limited)
     budget = RangeBudget.of(batch_size, share.worker, share.n_workers)
     staging = EpochStaging(store.ranges, store.files, store.finder, budget, thin, time.monotonic)
     planned = stretches(reader, store.catalog, store.pool, ahead, planning)
-    return EpochReader(store.pool, store.finder, staging, get, store.lap, closes_at_once=rules.is_tight).samples(
-        planned
-    )
+    keeps_one = share.room is not None and share.room.is_tight
+    return EpochReader(store.pool, store.finder, staging, ahead, get, store.lap, keeps_one=keeps_one).samples(planned)
 
 
 def shown_at_start(samples: Iterator[Any], store: SampleStore, share: Share) -> Iterator[Any]:

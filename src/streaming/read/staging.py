@@ -6,7 +6,7 @@ whose offsets are known takes one. What has come lives as long as its reader nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -69,12 +69,13 @@ class RangeReader:
         self.pool = pool
         self.tables = OffsetTables(files)
 
-    def begin(self, rows: Rows, reason: Reason, *, due_s: float = 0.0) -> Stage:
+    def begin(self, rows: Rows, reason: Reason, *, due_s: float = 0.0, after: Collection[int] = frozenset()) -> Stage:
         """Have these samples come; `due_s`: in how many seconds they are needed.
 
-        All shards must be `by_parts`, the rows of each be distinct.
+        All shards must be `by_parts`, the rows of each be distinct. `after`: shards whose tables are on their way to
+        stages that will be hastened before this one.
         """
-        return Stage(self, rows, reason, due_s)
+        return Stage(self, rows, reason, due_s, after)
 
     def read(self, rows: Rows, reason: Reason) -> Staged:
         """These samples, waited for: those that were granted. Raises what the store answers."""
@@ -84,29 +85,33 @@ class RangeReader:
 class Stage:
     """Samples on their way, of one reader and for one thread. Abandoned, it costs nothing but what was begun."""
 
-    def __init__(self, source: RangeReader, rows: Rows, reason: Reason, due_s: float) -> None:
+    def __init__(
+        self, source: RangeReader, rows: Rows, reason: Reason, due_s: float, after: Collection[int] = frozenset()
+    ) -> None:
         self._source, self._rows, self._reason, self._due_s = source, rows, reason, due_s
         self._bounds: dict[int, Bounds] = {}
         self._asked: list[tuple[int, list[Span]]] = []  # shards whose offsets are on their way
-        for shard, wanted in rows.items():
-            found = source.tables.find(shard, wanted)
-            if found is None:
-                self._asked.append((shard, source.tables.spans(shard, wanted)))
-            else:
-                self._bounds[shard] = found
-        self._offsets = self._begin([span for _, spans in self._asked for span in spans])
+        self._after = [shard for shard in rows if shard in after and self._spans(shard)[0].keep]
+        self._offsets = self._ask_offsets(shard for shard in rows if shard not in self._after)
         self._places: list[tuple[int, int]] = []  # shard and row of every record that is on its way
         self._records: RangesTicket | None = None
         self._is_hastened = False
-        if not self._asked:
+        if not self._asked and not self._after:
             self.hasten()
+
+    @property
+    def tables(self) -> set[int]:
+        """Shards whose whole table is on its way."""
+        return {shard for shard, spans in self._asked if spans[0].keep}
 
     def hasten(self) -> None:
         """Wait until it is known where the records lie, and have them come."""
         if self._is_hastened:
             return
         self._is_hastened = True
-        self._take_offsets()
+        self._take_offsets(self._offsets)
+        if self._after:
+            self._take_offsets(self._ask_offsets(self._after))
         spans: list[Span] = []
         n_bytes = 0
         for shard, bounds in self._bounds.items():
@@ -142,10 +147,24 @@ class Stage:
     def _begin(self, spans: Sequence[Span]) -> RangesTicket | None:
         return self._source.client.begin_ranges(spans, self._reason, due_s=self._due_s) if spans else None
 
-    def _take_offsets(self) -> None:
-        if self._offsets is None:
+    def _spans(self, shard: int) -> list[Span]:
+        return self._source.tables.spans(shard, self._rows[shard])
+
+    def _ask_offsets(self, shards: Iterable[int]) -> RangesTicket | None:
+        """Note what is known of these shards, and have the offsets of the others come."""
+        self._asked = []
+        for shard in shards:
+            found = self._source.tables.find(shard, self._rows[shard])
+            if found is None:
+                self._asked.append((shard, self._spans(shard)))
+            else:
+                self._bounds[shard] = found
+        return self._begin([span for _, spans in self._asked for span in spans])
+
+    def _take_offsets(self, ticket: RangesTicket | None) -> None:
+        if ticket is None:
             return
-        parts = iter(self._source.client.end_ranges(self._offsets))
+        parts = iter(self._source.client.end_ranges(ticket))
         for shard, spans in self._asked:
             mine = [next(parts) for _ in spans]
             granted = [part for part in mine if part is not None]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from streaming.fetch.protocol import Announce, ReadRanges, Request, Wait
+from streaming.fetch.protocol import Announce, ReadObject, ReadRanges, Request, Wait
 from streaming.formats.index import INDEX_NAME
 from streaming.read.meter import Count, Meter
 
@@ -59,8 +59,7 @@ def _count_of(request: Request) -> Count:
         return Count.INDEX_S if request.need.name == INDEX_NAME else Count.SHARDS_S
     if isinstance(request, ReadRanges):
         return Count.RANGES_S
-    return Count.INDEX_S if isinstance(request, Announce) and _is_of_indexes(request) else Count.FETCHER_S
-
-
-def _is_of_indexes(request: Announce) -> bool:
-    return any(need.name == INDEX_NAME for need in request.needs[:1])
+    if isinstance(request, ReadObject):  # as an index is read that cannot be placed
+        return Count.INDEX_S
+    is_of_indexes = isinstance(request, Announce) and any(need.name == INDEX_NAME for need in request.needs[:1])
+    return Count.INDEX_S if is_of_indexes else Count.FETCHER_S

@@ -82,9 +82,9 @@ class FolderStore:
                 raise
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
-        """See Store. Hidden temporaries of writers are no objects."""
+        """See Store. Hidden temporaries of writers are no objects; links to folders are not followed."""
         top = self._path(prefix) if prefix else self._folder
-        for folder, _, names in os.walk(top, onerror=None):
+        for folder, _, names in os.walk(top, onerror=_raise_unless_gone):
             for file_name in names:
                 if file_name.startswith(".") and file_name.endswith(".tmp"):
                     continue
@@ -153,6 +153,12 @@ def _in_our_words(path: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NoRoomError(f"{path}: no room left on its file system; make room or take another folder") from error
         raise StorageError(f"{path}: {error.strerror or error}") from error
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """A folder that cannot be read is no empty one; one that is not there (any more) is."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _in_our_words(error.filename):
+        raise error
 
 
 def _facts(name: str, status: os.stat_result) -> ObjectFacts:

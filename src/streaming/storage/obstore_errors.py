@@ -6,7 +6,14 @@ import errno
 import re
 from typing import Final
 
-from streaming.errors import NoRoomError, ObjectForbiddenError, TransferDamagedError
+from streaming.errors import (
+    NoRoomError,
+    ObjectForbiddenError,
+    StorageError,
+    StoreBusyError,
+    StoreUnreachableError,
+    TransferDamagedError,
+)
 from streaming.storage.meaning import Answer, Meaning, broken_off, meaning_of, read_answer, unreachable
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
@@ -22,10 +29,11 @@ _NO_CONNECTION: Final = {
     "Unreachable": "network unreachable",
 }
 _OF_CREDENTIALS: Final = re.compile(
-    r"performing token request|performing POST REDACTED|azure cli|az account get-access-token|"
+    r"performing token request|performing POST REDACTED|azure cli|az account get-access-token|credential provider: |"
     r"Error performing [A-Z]+ \S*(?:/latest/(?:api|meta-data)/|/computeMetadata/|//169\.254\.|//sts\.|/oauth2/)",
     re.IGNORECASE,
 )
+_NOT_REACHED: Final = re.compile(r"kind: (?:Connect|Timeout|Interrupted)|timed? ?out|connect|resolve", re.IGNORECASE)
 
 
 def meaning_of_error(error: Exception, *, has_credentials: bool) -> Meaning:
@@ -35,11 +43,7 @@ def meaning_of_error(error: Exception, *, has_credentials: bool) -> Meaning:
     text = str(error)
     said = text.partition("\n\nDebug source:")[0]
     if _OF_CREDENTIALS.search(said):
-        return Meaning(
-            ObjectForbiddenError,
-            f"no credentials could be had ({first_line(said)})",
-            "check the role, the credentials file or the login that they come from",
-        )
+        return _no_credentials(text, said)
     if found := _STATUS.search(said):
         answer = read_answer(int(found[1]), said)
         return meaning_of(answer, has_credentials=has_credentials)
@@ -52,6 +56,18 @@ def meaning_of_error(error: Exception, *, has_credentials: bool) -> Meaning:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Meaning(NoRoomError, str(error), "make room")
     return _without_answer(text)
+
+
+def _no_credentials(text: str, said: str) -> Meaning:
+    """Who gives them was not reached, so another try may help, or refused them."""
+    what = f"no credentials could be had ({first_line(said)})"
+    check = "check the role, the credentials file or the login that they come from"
+    found = _STATUS.search(said)
+    if found and (int(found[1]) == 429 or int(found[1]) >= 500):
+        return Meaning(StoreBusyError, what, check)
+    if not found and _NOT_REACHED.search(text):
+        return Meaning(StoreUnreachableError, what, f"{check}, and the network")
+    return Meaning(ObjectForbiddenError, what, check)
 
 
 def first_line(error: object) -> str:
@@ -71,6 +87,9 @@ def _without_answer(text: str) -> Meaning:
     if "kind: Connect" in text:
         why = next((words for sign, words in _NO_CONNECTION.items() if sign in text), "")
         return unreachable(f"no connection to the store{f' ({why})' if why else ''}")
+    if "Could not parse path" in text:
+        what = f"its client takes no such name ({first_line(text)})"
+        return Meaning(StorageError, what, "names have no empty parts, no '.' or '..', and no control characters")
     if "Wanted range" in text:
         return meaning_of(Answer(416), has_credentials=False)
     if _NO_SUCH_ANSWER.search(text):

@@ -4,7 +4,7 @@
         server.put("folder/name", b"content")
         print(server.url("folder"))
 
-Needs nginx (Debian: `apt-get install nginx-light`). What lies in its folder is served under several paths, each with
+Needs nginx (Debian: `apt-get install nginx`). What lies in its folder is served under several paths, each with
 habits that servers have: see `HABITS`.
 """
 
@@ -69,7 +69,7 @@ class WebServer:
         With `is_encrypted` it speaks TLS, with a certificate of its own (the file `certificate`) for 127.0.0.1. `more`
         goes into the server's block of nginx's configuration.
         """
-        program = find_program("nginx", how="install nginx (Debian: apt-get install nginx-light)")
+        program = find_program("nginx", how="install nginx (Debian: apt-get install nginx)")
         openssl = find_program("openssl", how="install openssl") if is_encrypted else None
         (port,) = free_ports(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -34,7 +35,7 @@ def children() -> list[psutil.Process]:
 def refuses(port: int) -> bool:
     """Whether nobody listens there."""
     try:
-        ask_once(port, "/")
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S).close()
     except ConnectionRefusedError:
         return True
     return False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import selectors
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +12,7 @@ from typing import BinaryIO
 
 from streaming.testing.proxy import FaultProxy, Limits, synthetic_bytes
 from support.fetcher_world import PATIENCE_S, wait_until
-from support.http_world import Reply, ask, ask_once, connected, scripted_server
+from support.http_world import Reply, ask, ask_once, connected, raw_connection, scripted_server
 
 MB = 1 << 20
 
@@ -22,9 +25,9 @@ def test_latency_is_of_each_request_and_not_of_the_store(origin: FaultProxy) -> 
         assert [ask(connection, "/bkt/small").status for _ in range(5)] == [200] * 5
     assert 1.0 <= time.monotonic() - began_s < 20.0
     began_s = time.monotonic()
-    with ThreadPoolExecutor(20) as pool:
-        assert {reply.status for reply in pool.map(lambda _: ask_once(origin.port, "/bkt/small"), range(20))} == {200}
-    assert 0.2 <= time.monotonic() - began_s < 3.9  # 4 s if one waited for the other
+    with ThreadPoolExecutor(60) as pool:
+        assert {reply.status for reply in pool.map(lambda _: ask_once(origin.port, "/bkt/small"), range(60))} == {200}
+    assert 0.2 <= time.monotonic() - began_s < 11.0  # 12 s if each waited for another
     assert all((entry.ended_s or 0) - entry.began_s >= 0.2 for entry in origin.log())
 
 
@@ -45,14 +48,14 @@ def test_bandwidth_is_one_for_all(origin: FaultProxy) -> None:
     origin.set_limits(Limits(bytes_per_s=20e6))
     for n_clients in (1, 8):
         took_s = read_together(origin, n_clients, 20_000_000 // n_clients)
-        assert 0.95 < took_s < 7.0
+        assert 0.95 < took_s < 20.0
 
 
 def test_bandwidth_of_a_connection_is_its_own(origin: FaultProxy) -> None:
-    """8 clients get 8 times what one gets."""
-    origin.set_limits(Limits(connection_bytes_per_s=5e6))
-    for n_clients in (1, 8):
-        assert 0.95 < read_together(origin, n_clients, 5_000_000) < 7.0  # 8 s if they shared it
+    """16 clients get 16 times what one gets."""
+    origin.set_limits(Limits(connection_bytes_per_s=2e6))
+    for n_clients in (1, 16):
+        assert 0.95 < read_together(origin, n_clients, 2_000_000) < 15.0  # 16 s if they shared it
 
 
 def test_connections_share_evenly(origin: FaultProxy) -> None:
@@ -60,19 +63,18 @@ def test_connections_share_evenly(origin: FaultProxy) -> None:
     origin.set_limits(Limits(bytes_per_s=16e6))
     keys = {f"even{number}": MB for number in range(16)}
     origin.add_synthetic("bkt", keys)
-    begun = threading.Barrier(16, timeout=PATIENCE_S)
-    n_bytes_then: list[dict[str, int]] = []
-
-    def read(key: str) -> None:
-        with connected(origin.port) as connection:
-            ask(connection, "/bkt/empty")
-            begun.wait()
-            ask(connection, f"/bkt/{key}")
-        n_bytes_then.append(origin.counts().bytes_by_path)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(read, keys))
-    assert min(n_bytes_then[0].get(f"/bkt/{key}", 0) for key in keys) > 0.6 * MB
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as readable:
+        for key in keys:
+            connection, _ = stack.enter_context(raw_connection(origin.port))
+            connection.sendall(f"GET /bkt/{key} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+            readable.register(connection, selectors.EVENT_READ)
+        n_bytes = dict.fromkeys(keys, 0)
+        while max(n_bytes.values()) < MB:
+            for ready, _ in readable.select(PATIENCE_S):
+                assert isinstance(ready.fileobj, socket.socket)
+                ready.fileobj.recv(MB)
+            n_bytes |= {path.rpartition("/")[2]: n for path, n in origin.counts().bytes_by_path.items()}
+    assert min(n_bytes.values()) > 0.8 * MB
 
 
 def test_uploads_have_the_same_bandwidth() -> None:

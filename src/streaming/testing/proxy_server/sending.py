@@ -71,8 +71,9 @@ class Sender:
         await self.send_head(AnswerHead(answer.status, answer.reason, Headers((*answer.headers.lines, *framing.lines))))
         if answer.body is not None:
             async for part, is_flipped in self._parts(answer.body, todo, fault):
+                await _wait_for_turn(len(part), self._shared.down, self._down, self._shared.limits)
+                self._shared.tally.sent(entry, len(part))  # before: what a client has is always counted
                 await self._send_part(part, is_flipped=is_flipped, is_chunked=framing.is_chunked)
-                self._shared.tally.sent(entry, len(part))
             if framing.is_chunked:
                 self._writer.write(b"0\r\n\r\n")
         await self._writer.drain()
@@ -117,7 +118,6 @@ class Sender:
         return act is Act.FLIP
 
     async def _send_part(self, part: Piece, *, is_flipped: bool, is_chunked: bool) -> None:
-        await _wait_for_turn(len(part), self._shared.down, self._down, self._shared.limits)
         if is_chunked:
             self._writer.write(b"%x\r\n" % len(part))
         if is_flipped:
@@ -139,8 +139,7 @@ async def _wait_for_turn(n_bytes: int, together: Road, alone: Road, limits: Limi
     wait_s = max(
         together.wait_s(n_bytes, limits.bytes_per_s, now_s), alone.wait_s(n_bytes, limits.connection_bytes_per_s, now_s)
     )
-    if wait_s > 0:
-        await asyncio.sleep(wait_s)
+    await asyncio.sleep(wait_s)  # also for no time: else one connection would take all that was left unspent
 
 
 def _first_byte(part: Piece) -> int:

@@ -1,0 +1,177 @@
+"""An epoch over a fast network against the store's bare client: `python -m benchmarks.steady_state [--quick]`.
+
+48 raw shards of 64 MB with samples of 100 KB lie in a store on this machine that is as fast as it can be (`--rate` in
+MB/s makes it slower). 4 ranks with 4 workers each read one shuffled epoch into one cache that they share; what workers
+hand to their ranks are numbers, so that PyTorch's hand-over is not measured. The bare client copies the same shards
+into files, from one process, over as many connections as our fetcher had. Runs alternate; medians are shown, with the
+least and the most. MB/s are bytes of samples over the time from the first rank's `iter()` to the last rank's end.
+
+The store counts the bytes of each shard that it gave out, over those of the shard: in all, and for the worst shard.
+One row is the same epoch in a cache of 1.25 times the working set that `dataset.explain()` states; so that this is less
+than all shards, the shuffle is given 4 canonical nodes and a block of one shard, in every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.readers import Reader, reading
+from benchmarks.remote_data import BUCKET, RemoteData, serve, spread, wait_until_quiet
+from streaming.testing.proxy import Counts, FaultProxy, Limits
+
+BATCH_SIZE = 32
+CACHE_SHARE = 1.25
+MOST_EXTRA = 1.02
+"""Bytes of a shard that are wanted at most, over its size."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of it."""
+
+    n_shards: int
+    shard_bytes: int
+    sample_bytes: int
+    n_ranks: int
+    n_workers: int
+    n_rounds: int
+
+
+FULL = Scale(48, 1 << 26, 100_000, 4, 4, 3)
+QUICK = Scale(24, 1 << 21, 20_000, 2, 2, 2)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One run."""
+
+    megabytes_per_s: float
+    counts: Counts
+    cache_limit: int | None = None
+
+    def shares(self, found: RemoteData) -> tuple[float, float]:
+        """Bytes given out over those of the shards: of all, and of the worst."""
+        each = [self.counts.bytes_by_path.get(path, 0) / found.shard_bytes for path in found.paths]
+        return sum(each) / len(each), max(each)
+
+
+def epoch(proxy: FaultProxy, found: RemoteData, scale: Scale, cache_share: float) -> Epoch | str:
+    """All ranks at once; a text if what is asked for is not built."""
+    wait_until_quiet(proxy)
+    with tempfile.TemporaryDirectory(prefix="steady-", ignore_cleanup_errors=True) as local:
+        task = {
+            "remote": found.remote,
+            "local": f"{local}/cache",
+            "batch_size": BATCH_SIZE,
+            "n_workers": scale.n_workers,
+            "options": {"num_canonical_nodes": 4, "shuffle_block_size": found.rows},
+            "cache_share": cache_share,
+        }
+        with contextlib.ExitStack() as stack:
+            ranks = [
+                stack.enter_context(reading("epoch", task, {**proxy.variables(), **_launched(rank, scale.n_ranks)}))
+                for rank in range(scale.n_ranks)
+            ]
+            ready = [rank.hear() for rank in ranks]
+            if "not_yet" in ready[0]:
+                return str(ready[0]["not_yet"])
+            speed, counts = _measured(proxy, ranks)
+        wait_until_quiet(proxy)
+    return Epoch(speed, counts, ready[0]["cache_limit"])
+
+
+def bare_copy(proxy: FaultProxy, found: RemoteData, n_connections: int) -> Epoch:
+    """The client alone."""
+    wait_until_quiet(proxy)
+    with tempfile.TemporaryDirectory(prefix="bare-") as local:
+        keys = [path.removeprefix(f"/{BUCKET}/") for path in found.paths]
+        task = {"bucket": BUCKET, "keys": keys, "local": f"{local}/files", "n_connections": n_connections}
+        with reading("bare_copy", task, proxy.variables()) as reader:
+            reader.hear()
+            return Epoch(*_measured(proxy, [reader]))
+
+
+def _measured(proxy: FaultProxy, readers: list[Reader]) -> tuple[float, Counts]:
+    proxy.reset_counts()
+    for reader in readers:
+        reader.go()
+    said = [reader.hear() for reader in readers]
+    counts = proxy.counts()
+    seconds = max(one["ended_s"] for one in said) - min(one["begun_s"] for one in said)
+    return sum(one["n_bytes"] for one in said) / 1e6 / seconds, counts
+
+
+def _launched(rank: int, n_ranks: int) -> dict[str, str]:
+    """What torchrun would set."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(n_ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(n_ranks),
+    }
+
+
+def row(name: str, runs: list[Epoch], found: RemoteData, bare: list[Epoch]) -> str:
+    """A line of the table."""
+    speeds = [run.megabytes_per_s for run in runs]
+    ratio = statistics.median(speeds) / statistics.median(run.megabytes_per_s for run in bare)
+    shares, worst = zip(*(run.shares(found) for run in runs))
+    limit = runs[0].cache_limit
+    name += f" of {limit / 1e6:.0f} MB" if limit is not None else ""
+    return (
+        f"| {name} | {spread(speeds, 0)} | {ratio:.2f} | {spread(shares, 3)} | {max(worst):.3f} | "
+        f"{max(run.counts.peak_connections for run in runs)} |"
+    )
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--rate", type=float, help="MB/s of the store")
+    arguments = parser.parse_args()
+    scale = QUICK if arguments.quick else FULL
+    with tempfile.TemporaryDirectory(prefix="shards-") as folder, FaultProxy.started() as proxy:
+        found = serve(
+            proxy,
+            Path(folder),
+            n_shards=scale.n_shards,
+            shard_bytes=scale.shard_bytes,
+            sample_bytes=scale.sample_bytes,
+        )
+        if arguments.rate:
+            proxy.set_limits(Limits(bytes_per_s=arguments.rate * 1e6))
+        ours: list[Epoch] = []
+        bare: list[Epoch] = []
+        limited: list[Epoch] = []
+        not_yet = ""
+        for _ in range(arguments.rounds or scale.n_rounds):
+            for runs, share in ((ours, 0.0), (limited, CACHE_SHARE)):
+                ran = epoch(proxy, found, scale, share)
+                if isinstance(ran, Epoch):
+                    runs.append(ran)
+                else:
+                    not_yet = ran
+            bare.append(bare_copy(proxy, found, max(run.counts.peak_connections for run in ours)))
+    print(
+        f"{found.n_shards} shards of {found.shard_bytes / 1e6:.1f} MB, samples of {found.sample_bytes / 1e3:.0f} KB, "
+        f"{scale.n_ranks} ranks × {scale.n_workers} workers; wanted: at most {MOST_EXTRA} × the bytes of each shard\n"
+    )
+    print("| reader | MB/s | of the bare client | bytes / shard bytes | worst shard | connections |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    print(row("ours", ours, found, bare))
+    if limited:
+        print(row("ours, in a cache", limited, found, bare))
+    print(row("obstore, one process", bare, found, bare))
+    if not limited:
+        print(f"\nnot measured: cache_limit ({not_yet})")
+
+
+if __name__ == "__main__":
+    main()

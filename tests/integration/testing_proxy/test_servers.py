@@ -1,0 +1,62 @@
+"""A FaultProxy before each of our servers: what goes in through it comes out of it, and faults meet its clients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streaming.testing.azure import ACCOUNT, AzureServer
+from streaming.testing.gcs import GcsServer
+from streaming.testing.program import request
+from streaming.testing.proxy import Fault, FaultProxy, Rule, synthetic_bytes
+from streaming.testing.web import WebServer
+from support.servers import started
+
+CONTENT = synthetic_bytes("content", 0, 9_000_000)
+
+Ask = Callable[[int], Any]
+"""What is done with a server, given the port at which it is reached."""
+
+
+@pytest.mark.parametrize(
+    ("server", "put", "get", "path"),
+    [
+        (
+            WebServer.started,
+            lambda port: request(port, "PUT", "/plain/folder/name", CONTENT),
+            lambda port: request(port, "GET", "/plain/folder/name"),
+            "/plain/folder/name",
+        ),
+        (
+            AzureServer.started,
+            lambda port: AzureServer(port).put("folder/name", CONTENT),
+            lambda port: AzureServer(port).get("folder/name"),
+            f"/{ACCOUNT}/box/folder/name",
+        ),
+        (
+            GcsServer.started,
+            lambda port: GcsServer(port).put("name", CONTENT),
+            lambda port: request(port, "GET", "/storage/v1/b/bkt/o/name?alt=media"),
+            "/storage/v1/b/bkt/o/name",
+        ),
+    ],
+    ids=["nginx", "Azure", "Google"],
+)
+def test_objects_pass_in_both_directions(
+    server: Callable[[], contextlib.AbstractContextManager[Any]], put: Ask, get: Ask, path: str
+) -> None:
+    """9 MB up and down, whichever way each request takes; a status comes in the server's place, and once only."""
+    for running in started(server()):
+        with FaultProxy.started(upstream=f"127.0.0.1:{running.port}") as proxy:
+            put(proxy.port)
+            assert get(proxy.port) == get(running.port) == CONTENT
+            put(running.port)
+            assert get(proxy.port) == CONTENT
+            assert proxy.counts().bytes_by_path[path] >= 2 * len(CONTENT)
+            proxy.set_rules(Rule(Fault(status=503), times=1))
+            with pytest.raises(OSError, match="503"):
+                get(proxy.port)
+            assert get(proxy.port) == CONTENT

@@ -202,11 +202,13 @@ class Engine:
         with self._lock:
             return {
                 "moving": self._policy.n_moving,
+                "moving_bytes": sum(moved.n_bytes for moved in self._moving.values()),
                 "queued": self._policy.n_queued,
                 "known": self._policy.n_known,
                 "connections": self._policy.n_connections,
                 "evicted": self._room.n_evicted,
                 "cache_bytes": self._room.n_bytes,
+                "is_limited": self._room.is_limited,
             }
 
     # --- inside

@@ -169,11 +169,12 @@ class Ranges:
         path = os.path.join(task.local, name)
         if is_present(path, len(table)):
             return
-        with contextlib.suppress(StorageError):  # no room, or no right to write: the reader has the table all the same
-            with self._means.temporaries.begin(task.local, name, n_bytes=len(table)) as kept:
-                kept.write(table)
-                kept.place()
-            self._engine.table_came(path, len(table))
+        # Without room or the right to write there is none: the reader has the table all the same.
+        with contextlib.suppress(StorageError), self._engine.room_for_table(path, len(table)) as has_room:
+            if has_room:
+                with self._means.temporaries.begin(task.local, name, n_bytes=len(table)) as kept:
+                    kept.write(table)
+                    kept.place()
 
 
 def _kept_table(wanted: Wanted) -> memoryview | None:

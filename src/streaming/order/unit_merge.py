@@ -21,7 +21,7 @@ from streaming.order.merge import EvenMerge
 BLOCK_BITS: Final = 12
 _BLOCK: Final = 1 << BLOCK_BITS
 _NUMBERS: Final = np.arange(_BLOCK, dtype=np.uint16)
-_MOST_KEPT: Final = 128
+_MOST_KEPT: Final = 256
 """Blocks, 12 KB each: as many as one call may look at, where readers are far apart."""
 
 

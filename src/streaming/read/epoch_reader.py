@@ -83,7 +83,7 @@ class EpochReader:
         if self._keeps_one:
             self._pool.keep_only((), at_once=True)
         rows = dict.fromkeys([row, *stretch.rows[stretch.shards == shard].tolist()])
-        opened = self._finder.wait(shard, list(rows), let_go=self._let_go)
+        opened = self._finder.wait(shard, list(rows), alone=self._keeps_one, let_go=self._let_go)
         if isinstance(opened, StagedShard):  # there was no room for the shard
             staged[shard] = opened
         return opened

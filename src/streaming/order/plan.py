@@ -13,7 +13,7 @@ from streaming.order.node_lanes import all_lanes, lanes_at, lanes_of_batches
 from streaming.order.partition import SlotKeys, rank_positions
 from streaming.order.shares import Share, node_shares, node_slots_by_sort
 from streaming.order.topology import Topology
-from streaming.order.uses import LanesFrom, uses_of_node
+from streaming.order.uses import LanesFrom, returning_shards, uses_of_node
 
 REMAINDERS: Final = ("pad", "drop", "exact")
 _SLOTS_AT_ONCE: Final = 1 << 14
@@ -103,13 +103,18 @@ class EpochPlan:
         spread: NDArray[np.int64] = self._spread(positions)[0]
         return spread
 
-    def first_uses(self, node: int, position: int, limit: int) -> NDArray[np.int64]:
+    def first_uses(self, node: int, position: int, limit: int, *, with_spent: bool = True) -> NDArray[np.int64]:
         """Shards that `node` needs at or after `position`, in order of first use, each once: int64 (≤ limit,).
 
         From closed forms, so the order is approximate and a shard just done with may still be listed, at the end; but
-        none that is needed is missing (padding excepted).
+        none that is needed is missing (padding excepted). Without what is `spent` hardly any is missing, and hardly
+        any listed that is done with.
         """
-        return uses_of_node(self.order, self._lanes_of(node, position), limit)
+        return uses_of_node(self.order, self._lanes_of(node, position), limit, with_spent=with_spent)
+
+    def returning_shards(self, node: int) -> NDArray[np.int64]:
+        """Shards that `node` uses where the epoch begins and, after a pause, again: int64 (shard,), ascending."""
+        return returning_shards(self.order, self._lanes_of(node, self.start))
 
     def _slots(self, k: int) -> NDArray[np.int64]:
         """The first position of every slot of batch `k`, int64 (1, slot)."""

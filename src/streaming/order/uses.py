@@ -40,8 +40,13 @@ def first_uses(order: EpochOrder, topology: Topology, node: int, position: int, 
     return shards[:limit]
 
 
-def uses_of_node(order: EpochOrder, reads: list[LanesFrom], limit: int) -> NDArray[np.int64]:
-    """Shards that these canonical nodes need from these positions on, in order of first use: int64 (≤ limit,)."""
+def uses_of_node(
+    order: EpochOrder, reads: list[LanesFrom], limit: int, *, with_spent: bool = True
+) -> NDArray[np.int64]:
+    """Shards that these canonical nodes need from these positions on, in order of first use: int64 (≤ limit,).
+
+    `with_spent`: at the end also those that are almost surely done with.
+    """
     sure: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     spent: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for read in reads:
@@ -61,8 +66,24 @@ def uses_of_node(order: EpochOrder, reads: list[LanesFrom], limit: int) -> NDArr
             needed &= ~done
             sure.append((first[needed], uses.shard[needed]))
             spent.append((first[done], uses.shard[done]))
-    shards = np.concatenate([np.zeros(0, np.int64), *(_merged(pieces) for pieces in (sure, spent) if pieces)])
+    wanted = (sure, spent) if with_spent else (sure,)
+    shards = np.concatenate([np.zeros(0, np.int64), *(_merged(pieces) for pieces in wanted if pieces)])
     return _distinct(shards, limit)
+
+
+def returning_shards(order: EpochOrder, reads: list[LanesFrom]) -> NDArray[np.int64]:
+    """Shards that some of these canonical nodes use several times in the epoch, ascending: int64 (shard,).
+
+    A ring uses those at its seam where it begins and where it ends, and not between.
+    """
+    found = [np.zeros(0, np.int64)]
+    for read in reads:
+        for number, (part, lanes) in enumerate(zip(order.parts, read.lanes)):
+            if part.n_samples and len(lanes):
+                uses, _ = _sorted_uses(order, number, lanes)
+                pairs = np.sort(uses.shard * part.grid.n_lanes + uses.lane)
+                found.append(pairs[1:][pairs[1:] == pairs[:-1]] // part.grid.n_lanes)
+    return np.unique(np.concatenate(found))
 
 
 def _sorted_uses(order: EpochOrder, part_number: int, lanes: NDArray[np.int64]) -> tuple[ShardUses, NDArray[np.int64]]:

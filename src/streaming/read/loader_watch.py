@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streaming.errors import StreamingError
+from streaming.errors import ClosedError, StreamingError
 from streaming.fetch.client import FetchClient
 from streaming.read.bottleneck import Cause, Fetching, WaitRules, Window, bottleneck, warning
 from streaming.read.meter import Count, Meter, Reading
@@ -103,7 +103,8 @@ class LoaderWatch:
     # --- the window
 
     def _part_begins(self) -> None:
-        self._begun = self._meter.reading()
+        with suppress(ClosedError):  # workers may go on without their dataset
+            self._begun = self._meter.reading()
         if self._fetched is None:
             self._fetched = self._fetcher()
 
@@ -112,7 +113,7 @@ class LoaderWatch:
         if self._begun is None:
             return
         begun, self._begun = self._begun, None
-        with suppress(StreamingError):  # the dataset was closed meanwhile: there is nothing left to judge
+        with suppress(ClosedError):
             part = self._meter.reading() - begun
             self._read = part if self._read is None else self._read + part
 

@@ -18,26 +18,28 @@ MAX_ANNOUNCED: Final = 1024
 _MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED  # shards in use and shards on disk are passed over
 _MAX_LOOKS: Final = 64  # at the disk, to tell how far read-ahead is: they come in about the order of the list
 _PARTS_OF_CACHE: Final = 8  # a list is renewed when so small a part of what fits into the cache has been consumed
+_PARTS_OF_SPARE: Final = 4  # or of what fits beyond what is needed
+_PART_AT_ONCE: Final = 4  # of what fits, that is asked for whatever else lies there
+_PART_OF_NEXT: Final = 16  # of what fits, that may be fetched for the next epoch
 
 START: Final = "start"
 """The reader that announces the first shards of an epoch before anybody reads it."""
 
-Horizon = Callable[[int, int], Sequence[int]]
-"""The shards needed at or after a position and on into the next epoch, in order of first use: (position, limit)."""
+Horizon = Callable[[int, int], tuple[list[int], list[int]]]
+"""Shards in order of first use, at most so many: (position, limit) -> of this epoch from there on, of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListRules:
     """How much a reader announces, and how often: at most `most` shards, again after `renew_after` positions.
 
-    `is_limited`: the cache has a limit, so that lists must also name what is there: what is needed last is deleted
-    first, and never what is held. At most `most_held` shards are held before they are opened; 0: not all that is in
-    use at once fits, so nothing is held that is open either.
+    `room`: how many shards fit into a cache with a limit; None: it has none. At most `most_held` are held before they
+    are opened; 0: not all that is in use at once fits, so nothing is held that is open either.
     """
 
     most: int
     renew_after: int
-    is_limited: bool = False
+    room: int | None = None
     most_held: int = 0
 
     @classmethod
@@ -46,12 +48,14 @@ class ListRules:
         return cls(MAX_ANNOUNCED, int(MAX_ANNOUNCED / 2 * positions_per_shard))
 
     @classmethod
-    def limited(cls, cache_shards: float, positions_per_shard: float, *, is_tight: bool) -> Self:
-        """For a cache into which so many shards fit."""
+    def limited(cls, cache_shards: float, needed_shards: float, positions_per_shard: float) -> Self:
+        """For a cache into which so many shards fit, where so many are needed to fetch none twice."""
         most = min(_MAX_LOOKED_AT, math.ceil(1.5 * cache_shards) + 64)
-        consumed = max(1.0, min(cache_shards, most) / _PARTS_OF_CACHE)
-        most_held = 0 if is_tight else max(1, int(cache_shards / 2))
-        return cls(most, max(1, int(consumed * positions_per_shard)), is_limited=True, most_held=most_held)
+        # What has been consumed since the last list takes room from what is fetched ahead.
+        spare = cache_shards - needed_shards if cache_shards > needed_shards else cache_shards
+        consumed = max(1.0, min(cache_shards / _PARTS_OF_CACHE, spare / _PARTS_OF_SPARE))
+        most_held = max(1, int(cache_shards / 2)) if cache_shards >= needed_shards else 0
+        return cls(most, max(1, int(consumed * positions_per_shard)), max(1, int(0.95 * cache_shards) - 1), most_held)
 
 
 class ReadAhead:
@@ -80,27 +84,29 @@ class ReadAhead:
         self._thin = thin
         self._renew_at = None if horizon is None else -1  # a position; None: the last look went as far as one can see
         self._announced: dict[int, None] = {}  # in order of first use
+        self._looked_at: set[int] = set()
         self._held: set[int] = set()
         self._coming: list[int] = []  # of those announced, what was not on disk at the last look
         self._has_begun = False
 
-    def advance(self, planned: Sequence[int], position: int, opened: Iterable[int] = ()) -> bool:
-        """The next shards to be read are `planned`, in this order; the rest of the epoch begins at `position`.
+    def advance(self, planned: Sequence[int], begin: int, end: int, opened: Iterable[int] = ()) -> bool:
+        """The next shards to be read are `planned`, in this order, for positions `begin` to `end` of the epoch.
 
         `opened`: shards that the reader has open. Whether all that is planned is on disk.
         """
         self._look()
         missing = [shard for shard in planned if not self._files.is_present(shard)]
-        if self._rules.is_limited:
-            self._announce_all(self._worth_it(planned), position, opened)
+        if self._rules.room is None:
+            self._announce_missing(self._worth_it(missing), end)
         else:
-            self._announce_missing(self._worth_it(missing), position)
+            # Others of this node read what lies between: all that it needs from here on is to be kept.
+            self._announce_all(self._worth_it(planned), begin, opened, self._rules.room)
         return not missing
 
     @property
     def is_limited(self) -> bool:
         """Whether the cache has a limit."""
-        return self._rules.is_limited
+        return self._rules.room is not None
 
     def let_go(self) -> None:
         """Hold nothing until the next list: who waits for room must not keep others from making some."""
@@ -112,7 +118,8 @@ class ReadAhead:
             return
         wanted = dict.fromkeys(missing)
         if self._horizon is not None:
-            ahead = self._horizon(position, _MAX_LOOKED_AT)
+            this, following = self._horizon(position, _MAX_LOOKED_AT)
+            ahead = this + following
             self._renew_at = None if len(ahead) < _MAX_LOOKED_AT else position + self._rules.renew_after
             wanted |= dict.fromkeys(shard for shard in ahead if not self._files.is_present(shard))
         if wanted or self._announced:
@@ -121,16 +128,39 @@ class ReadAhead:
                 self._renew_at = position + self._rules.renew_after
             self._announce(needs, ())
 
-    def _announce_all(self, planned: Sequence[int], position: int, opened: Iterable[int]) -> None:
+    def _announce_all(self, planned: Sequence[int], position: int, opened: Iterable[int], room: int) -> None:
         most_held = self._rules.most_held
         held = {*planned[:most_held], *opened} if most_held else set()
-        if not self._is_due(position) and self._announced.keys() >= set(planned) and self._held.issuperset(held):
+        if not self._is_due(position) and self._looked_at.issuperset(planned) and self._held.issuperset(held):
             return
-        wanted = dict.fromkeys(planned)
+        this: list[int] = []
+        following: list[int] = []
         if self._horizon is not None:
-            wanted |= dict.fromkeys(self._horizon(position, self._rules.most))
+            this, following = self._horizon(position, self._rules.most)
             self._renew_at = position + self._rules.renew_after
-        self._announce(list(wanted)[: self._rules.most], held)
+        self._looked_at = {*planned, *this, *following}
+        self._announce(self._listed(planned, this, following, room), held)
+
+    def _listed(self, planned: Sequence[int], this: Sequence[int], following: Sequence[int], room: int) -> list[int]:
+        """What to name of what is planned, of this epoch's needs and of the next one's, each in order of first use.
+
+        What is needed at once comes first, then what is there and needed in this epoch, so that none of it goes for
+        what is fetched ahead, however far off its need: some shards that were used at the beginning of an epoch come
+        once more at its end. Then what is absent, and of the next epoch what is there, and a beginning. No more than
+        fits in all: what is named and must go all the same would be fetched again.
+        """
+        is_present = self._files.is_present
+        listed = dict.fromkeys(planned[: max(1, room // _PART_AT_ONCE)])
+        listed |= dict.fromkeys(filter(is_present, this))
+        absent = [shard for shard in this if shard not in listed]
+        listed |= dict.fromkeys(absent[: max(0, room - len(listed))])
+        n_next = 0 if len(listed) >= room else max(1, room // _PART_OF_NEXT)
+        for number, shard in enumerate(following):
+            if len(listed) >= room:
+                break
+            if number < n_next or is_present(shard):
+                listed[shard] = None
+        return list(listed)[: self._rules.most]
 
     def _announce(self, needs: Sequence[int], held: Collection[int]) -> None:
         self._announced, self._held = dict.fromkeys(needs), set(held)

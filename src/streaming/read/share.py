@@ -54,10 +54,12 @@ def read_share(store: SampleStore, share: Share, get: Callable[[int], Any] | Non
         planned = stretches(reader, store.catalog, store.pool, None, Planning(then, then))
         return EpochReader(store.pool, store.finder, None, None, get, store.lap).samples(planned)
     rules, thin = _rules(share), _thin(store, plan.order, plan.topology)
-    horizon = None if share.predownload else shards_ahead(store, plan, share.node, share.next_order)
+    if share.room is not None:  # lists are renewed when more is planned, and old ones keep what is done with
+        then = min(then, max(batch_size, rules.renew_after // (share.n_workers * plan.topology.n_groups)))
+    horizon = None if share.predownload else shards_ahead(store, share)
     name = f"{share.rank}.{share.worker}"
     ahead = ReadAhead(store.client, store.files, name, horizon, rules, thin=thin)
-    planning = Planning(batch_size, then, is_limited=rules.is_limited)
+    planning = Planning(batch_size, then, is_limited=share.room is not None)
     budget = RangeBudget.of(batch_size, share.worker, share.n_workers)
     staging = EpochStaging(store.ranges, store.files, store.finder, budget, thin, time.monotonic)
     planned = stretches(reader, store.catalog, store.pool, ahead, planning)
@@ -78,28 +80,31 @@ def shown_at_start(samples: Iterator[Any], store: SampleStore, share: Share) -> 
     return first_samples_shown(samples, plan.batch_size, shards, store.files.is_present, store.waits, store.client)
 
 
-def shards_ahead(store: SampleStore, plan: EpochPlan, node: int, next_order: Callable[[], EpochOrder]) -> Horizon:
+def shards_ahead(store: SampleStore, share: Share) -> Horizon:
     """What a node needs from a position on and in the next epoch, for read-ahead; not what it reads by range."""
+    plan, node = share.plan, share.node
+    is_limited = share.room is not None
     thin = _thin(store, plan.order, plan.topology)
+    returning = plan.returning_shards(node) if is_limited else np.zeros(0, np.int64)
     following: list[list[int]] = []  # of the next epoch, looked for only when the end of this one is in reach
 
-    def horizon(position: int, limit: int) -> list[int]:
-        enough = limit if thin is None else store.catalog.n_shards
-        shards = _without(thin, plan.first_uses(node, position, enough))[:limit]
-        if len(shards) < limit:
-            if not following:
-                first_rank = plan.topology.ranks_of(node).start
-                following.append(first_shards(next_order(), plan.topology, first_rank, 0, store))
-            shards += following[0][: limit - len(shards)]
-        return shards
+    def horizon(position: int, limit: int) -> tuple[list[int], list[int]]:
+        enough = limit if thin is None and not is_limited else store.catalog.n_shards
+        needed = _without(thin, plan.first_uses(node, position, enough, with_spent=not is_limited))
+        if len(needed) < limit and not following:
+            following.append(first_shards(share.next_order(), plan.topology, share.rank, 0, store))
+        again = needed[limit:][np.isin(needed[limit:], returning)]
+        shards = np.concatenate([needed[:limit], again]).tolist()
+        return shards, following[0][: max(0, limit - len(needed))] if following else []
 
     return horizon
 
 
 def first_shards(order: EpochOrder, topology: Topology, rank: int, position: int, store: SampleStore) -> list[int]:
     """What a rank's node needs first from a position on, whatever the batch size; not what it reads by range."""
-    node = topology.node_of(rank)
-    return _without(_thin(store, order, topology), first_uses(order, topology, node, position, order.catalog.n_shards))
+    shards = first_uses(order, topology, topology.node_of(rank), position, order.catalog.n_shards)
+    wanted: list[int] = _without(_thin(store, order, topology), shards).tolist()
+    return wanted
 
 
 def _rules(share: Share) -> ListRules:
@@ -109,7 +114,7 @@ def _rules(share: Share) -> ListRules:
     per_shard = plan.order.n_samples * n_apart / plan.order.catalog.n_shards
     if room is None:
         return ListRules.unlimited(per_shard)
-    return ListRules.limited(room.shards, per_shard, is_tight=room.is_tight)
+    return ListRules.limited(room.shards, room.needed.shards, per_shard)
 
 
 def _thin(store: SampleStore, order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | None:
@@ -118,6 +123,5 @@ def _thin(store: SampleStore, order: EpochOrder, topology: Topology) -> NDArray[
     return None if thin is None else thin & store.files.by_parts
 
 
-def _without(thin: NDArray[np.bool_] | None, shards: NDArray[np.int64]) -> list[int]:
-    kept: list[int] = (shards if thin is None else shards[~thin[shards]]).tolist()
-    return kept
+def _without(thin: NDArray[np.bool_] | None, shards: NDArray[np.int64]) -> NDArray[np.int64]:
+    return shards if thin is None else shards[~thin[shards]]

@@ -217,7 +217,7 @@ _ROWS: Final[tuple[tuple[str, Callable[[ReadingStats], str]], ...]] = (
     ("readers waited for shards", lambda it: _seconds(it.shard_wait_s)),
     ("readers waited for ranges", lambda it: _seconds(it.range_wait_s)),
     ("readers waited for the fetcher's answers", lambda it: _seconds(it.fetcher_wait_s)),
-    ("readers were idle: what takes samples was slower", lambda it: _seconds(it.idle_s)),
+    ("readers were idle", lambda it: _seconds(it.idle_s)),
     ("shards that were on disk when opened", lambda it: _number(it.shards_at_hand)),
     ("shards that were waited for", lambda it: _number(it.shards_awaited)),
     ("shards announced ahead (mean)", lambda it: _number(it.announced)),
@@ -261,7 +261,7 @@ def _fetcher_lines(it: FetcherStats | None) -> Iterator[str]:
 
 
 def _row(title: str, whole: str, part: str) -> str:
-    return f"{title:<52}{whole:>14}{part:>14}"
+    return f"{title:<48}{whole:>14}{part:>14}"
 
 
 def _columns(title: str, *figures: str) -> str:

@@ -63,7 +63,7 @@ def stretches(
         upcoming = _Planned(reader, catalog, planning.then)
         in_use = _by_first_use(np.concatenate([unread, present.shards, upcoming.shards]))
         pool.keep_only(in_use, at_once=planning.is_limited)
-        is_complete = ahead is None or ahead.advance(in_use, reader.position, pool.open_shards)
+        is_complete = ahead is None or ahead.advance(in_use, present.position, reader.position, pool.open_shards)
         if not len(present):
             return
         if planning.is_limited:
@@ -79,6 +79,7 @@ class _Planned:
     """Whole batches, one after the other."""
 
     def __init__(self, reader: WorkerReader, catalog: Catalog, min_samples: int) -> None:
+        self.position = reader.position  # of the epoch, where they begin
         self._ids, lengths = reader.next_ids(min_samples)
         self.shards, self._rows = catalog.locate(self._ids)
         self._ends = [0, *np.cumsum(lengths).tolist()]

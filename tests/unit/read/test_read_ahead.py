@@ -79,10 +79,11 @@ def _place(cache: Path, shards: Sequence[int]) -> None:
         (cache / name).touch()
 
 
-def _stored_order(position: int, limit: int) -> list[int]:
+def _stored_order(position: int, limit: int) -> tuple[list[int], list[int]]:
     """A node that reads shard after shard, epoch after epoch."""
     first = position // ROWS
-    return [shard % N_SHARDS for shard in range(first, min(first + limit, 2 * N_SHARDS))]
+    this = list(range(first, min(first + limit, N_SHARDS)))
+    return this, list(range(limit - len(this)))
 
 
 def test_a_list_holds_what_is_missing_and_is_renewed_when_half_is_used(
@@ -93,7 +94,7 @@ def test_a_list_holds_what_is_missing_and_is_renewed_when_half_is_used(
     _place(cache, range(0, 300, 3))
     ahead = ReadAhead(client, files, "0.0", _stored_order, ListRules.unlimited(ROWS))
     for shard in range(N_SHARDS):
-        ahead.advance([shard], shard * ROWS)
+        ahead.advance([shard], shard * ROWS, shard * ROWS)
         _place(cache, [shard])
     missing = [shard for shard in range(N_SHARDS) if shard >= 300 or shard % 3]
     assert client.lists[0] == _names(missing[:MAX_ANNOUNCED])
@@ -109,7 +110,7 @@ def test_nothing_is_said_when_all_is_on_disk(world: tuple[Recorder, ShardFiles, 
     _place(cache, range(N_SHARDS))
     ahead = ReadAhead(client, files, "0.0", _stored_order, ListRules.unlimited(ROWS))
     for shard in range(N_SHARDS):
-        ahead.advance([shard], shard * ROWS)
+        ahead.advance([shard], shard * ROWS, shard * ROWS)
     assert client.lists == []
 
 
@@ -117,9 +118,9 @@ def test_what_is_planned_and_missing_is_announced_first(world: tuple[Recorder, S
     """Exact plans come before estimates, and a shard that was not foreseen renews the list at once."""
     client, files, _ = world
     ahead = ReadAhead(client, files, "0.0", _stored_order, RARELY)
-    ahead.advance([7, 5], 0)
+    ahead.advance([7, 5], 0, 0)
     assert client.lists[-1][:4] == _names([7, 5, 0, 1])
-    ahead.advance([9_000], 10)
+    ahead.advance([9_000], 10, 10)
     assert client.lists[-1][:2] == _names([9_000, 1])
     assert len(client.lists) == 2
 
@@ -128,10 +129,10 @@ def test_without_a_horizon_only_the_plan_is_announced(world: tuple[Recorder, Sha
     """`predownload` says how far ahead; nothing beyond is fetched."""
     client, files, cache = world
     ahead = ReadAhead(client, files, "0.0", None, RARELY)
-    ahead.advance([3, 4], 0)
-    ahead.advance([4], 10)
+    ahead.advance([3, 4], 0, 0)
+    ahead.advance([4], 10, 10)
     _place(cache, [3, 4])
-    ahead.advance([4, 5], 20)
+    ahead.advance([4, 5], 20, 20)
     assert client.lists == [_names([3, 4]), _names([5])]
 
 
@@ -140,10 +141,10 @@ def test_a_vanished_file_is_announced_again_once_it_is_noticed(world: tuple[Reco
     client, files, cache = world
     _place(cache, range(N_SHARDS))
     ahead = ReadAhead(client, files, "0.0", _stored_order, RARELY)
-    ahead.advance([0], 0)
+    ahead.advance([0], 0, 0)
     os.unlink(cache / "shard.00001.mds")
-    ahead.advance([1], 10)
+    ahead.advance([1], 10, 10)
     assert client.lists == []
     assert files._try_open(str(cache), "shard.00001.mds", 1, is_ours=True) is None
-    ahead.advance([1], 10)
+    ahead.advance([1], 10, 10)
     assert client.lists == [_names([1])]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +35,7 @@ def test_what_lies_close_is_joined_and_nothing_else(spans: list[tuple[int, int]]
         for begin, stop in sorted(spans[member] for member in request.members):
             assert begin - end < LIMITS.gap_bytes
             end = max(end, stop)
-    for one, two in zip(requests, requests[1:]):
+    for one, two in itertools.pairwise(requests):
         next_end = min(spans[member] for member in two.members)[1]
         too_far = two.begin - one.end >= LIMITS.gap_bytes
         assert too_far or max(one.end, next_end) - one.begin > LIMITS.longest_bytes

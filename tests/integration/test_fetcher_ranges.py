@@ -142,7 +142,7 @@ def test_what_is_not_the_object_of_the_index_is_an_error(tmp_path: Path, store: 
             client.read_ranges([Span(replace(other, n_bytes=999), 0, 9)], Reason.RANDOM)
         client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)
         store.objects["d/1"] = bytes(1000)
-        with pytest.raises(TransferDamagedError, match="d/1.*changed"):
+        with pytest.raises(TransferDamagedError, match=r"d/1.*changed"):
             client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)
         assert of(client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)) == [bytes(9)]
         store.faults["d/2"] = [Fault(cut_after=3)]

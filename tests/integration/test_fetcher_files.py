@@ -192,9 +192,9 @@ def test_a_request_to_slow_down_is_no_attempt(tmp_path: Path, store: FaultyStore
         assert Path(client.wait(FileNeed(0, "0", 100))).read_bytes() == whole
     assert store.n_gets["d/0"] == 4
     store.faults["d/1"] = [Fault(429)] * 999
-    with client_of("s3://bkt/d", tmp_path, download_timeout=1.0) as client:
-        with pytest.raises(StoreBusyError, match="slow down"):
-            client.wait(FileNeed(0, "1", 100))
+    hasty = client_of("s3://bkt/d", tmp_path, download_timeout=1.0)
+    with hasty as client, pytest.raises(StoreBusyError, match="slow down"):
+        client.wait(FileNeed(0, "1", 100))
 
 
 @pytest.mark.parametrize(("retry", "n_gets"), [(3, 3), (2, 2), (1, 1), (0, 0), (-1, 0)])

@@ -78,12 +78,14 @@ def cold_start(algorithm: str, method: str, start: int) -> dict[str, float]:
 def steady_us(order: EpochOrder, topology: Topology, n_workers: int, n_stretches: int) -> float:
     """Processor time in µs for each own sample of worker 0 of rank 3: the fastest of several stretches.
 
-    Windows are evaluated for 80,000 ranks of a canonical node at a time; a stretch holds a whole number of them.
+    Windows are evaluated for 80,000 ranks of a canonical node at a time, and workers plan up to 24,576 samples ahead; a
+    stretch holds a whole number of both, or nearly.
     """
     plan = EpochPlan(order, topology, BATCH_SIZE, whole_units(MIDDLE // 5, order))
     reader = WorkerReader(plan, 3, 0, n_workers)
     n_lanes = order.n_canonical_nodes // topology.n_nodes
     n_samples = max(2 * n_lanes, 4) * 80_000 // topology.ranks_per_node // n_workers
+    n_samples = -(-n_samples // 24_576) * 24_576
     reader.next_ids(n_samples)
     stretches = []
     for _ in range(n_stretches):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from torch.utils.data import DataLoader
 
 from streaming.dataset import StreamingDataset
 from streaming.errors import OptionError
+from streaming.read.bottleneck import WaitRules
 from streaming.read.epoch import Begun
+from streaming.read.loader_watch import LoaderWatch
+
+_log: Final = logging.getLogger("streaming")
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -20,10 +25,22 @@ class StreamingDataLoader(DataLoader[Any]):
     A dataset that was given no batch size takes the loader's. The state counts what this rank has received, not what
     workers have prepared, and is the same on every rank; it may be loaded into any other number of ranks and workers.
     Each iteration is one epoch; several may run at the same time over one dataset.
+
+    `log_stats`: log a line at the end of each epoch (logger "streaming", INFO): see `StreamingDataset.stats`.
+    `wait_rules`: when a warning says that training waits for data, and why; None: never.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        log_stats: bool = False,
+        wait_rules: WaitRules | None = WaitRules(),  # noqa: B008  it is a frozen value
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.log_stats = log_stats
+        self.wait_rules = wait_rules
+        self._watch: LoaderWatch | None = None
         self._n_batches_yielded = 0
         self._begun: Begun | None = None
         self._is_exhausted = False
@@ -65,16 +82,21 @@ class StreamingDataLoader(DataLoader[Any]):
         if self._iterator is None:  # else workers of the last epoch live on, and know the key
             self._key = secrets.randbits(62)
         self._begun = self.dataset.begin_epoch(self._key, self.num_workers, self.batch_size)
+        if self._watch is None:
+            self._watch = self.dataset.watch(self.wait_rules, self.num_workers)
         with self.dataset.workers_join(self._key):
             batches = super().__iter__()
-        return self._counted(batches)
+        return self._counted(batches, self._watch)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _counted(self, batches: Iterator[Any], watch: LoaderWatch | None = None) -> Iterator[Any]:
+        begun = self._begun
         try:
-            for batch in batches:
+            for batch in batches if watch is None else watch.over(batches):
                 self._n_batches_yielded += 1  # before the hand-over: who has the batch may ask for the state
                 yield batch
             self._is_exhausted = True
+            if self.log_stats and begun is not None and isinstance(self.dataset, StreamingDataset):
+                _log.info("%s", self.dataset.epoch_line(begun))
         finally:
             if not self.persistent_workers:
                 _stop_workers(batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import weakref
@@ -28,11 +29,14 @@ from streaming.order import (
     save_state,
     working_set,
 )
+from streaming.read.bottleneck import WaitRules
 from streaming.read.cache_room import CacheRoom
 from streaming.read.epoch import Begun, EpochRing, Loader
+from streaming.read.loader_watch import LoaderWatch
 from streaming.read.sample_store import SampleStore
 from streaming.read.schedule import Schedule
-from streaming.read.share import Share, first_shards, read_share
+from streaming.read.share import Share, first_shards, read_share, shown_at_start
+from streaming.read.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
 from streaming.sizes import Sizes
 from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
@@ -136,7 +140,9 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         self.streams = _streams(streams, stream_config or {}, remote=remote, local=local, split=split)
         defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip, storage_options)
         places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
-        self._store = SampleStore(places, allow_unsafe_types=allow_unsafe_types, cache_limit=cache_limit)
+        self._store = SampleStore(
+            places, allow_unsafe_types=allow_unsafe_types, cache_limit=cache_limit, is_shown=self._is_local_leader()
+        )
         self._schedule = Schedule(
             spec,
             self._store.catalog,
@@ -233,6 +239,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         """The next epoch's samples for this rank and worker. The epoch is settled now, not at the first sample."""
         loader = self._loader()
         begun = self._ring.join(loader, n_epoch_samples=self.epoch_size)
+        self._store.meter.begin(begun.number, begun.epoch)
         if loader.n_workers > 1 and loader.worker == 0 and not (begun.batch_size or self.batch_size):
             _log.warning(
                 "StreamingDataset has no batch_size, so the batches of a plain DataLoader depend on the number of its "
@@ -253,7 +260,10 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             predownload=self.predownload,
             room=self._room(batch_size),
         )
-        return read_share(self._store, share, self.__getitem__ if self._makes_samples_itself() else None)
+        samples = read_share(self._store, share, self.__getitem__ if self._makes_samples_itself() else None)
+        if begun.number or loader.worker or not self._is_local_leader():
+            return samples
+        return shown_at_start(samples, self._store, share)
 
     def _tell_once(self, batch_size: int) -> None:
         """Say in the rank process what a user would want to know before a long run."""
@@ -339,6 +349,24 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             remainder=self._schedule.remainder,
         )
 
+    def stats(self) -> Stats:
+        """What this rank and its workers have done and waited for, and what the fetcher has; `print` it for words.
+
+        Starts no fetcher, and asks none where everything is read in place.
+        """
+        meter, store = self._store.meter, self._store
+        epoch, of_epoch = meter.epoch_reading()
+        since_start = meter.reading()
+        numbers = None if store.files.all_sources else store.client.progress_if_any()
+        return Stats(
+            rank=self._detect_world().rank,
+            epoch=epoch,
+            since_start=ReadingStats.of(since_start),
+            of_epoch=ReadingStats.of(of_epoch),
+            fetcher=None if numbers is None else FetcherStats.of(numbers),
+            streams=tuple(stream_stats(store.places, since_start, numbers)),
+        )
+
     def __repr__(self) -> str:
         shuffled = f"shuffled by {self.shuffle_algo}" if self.shuffle else "in stored order"
         try:
@@ -362,6 +390,13 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     def _detect_world(self) -> World:
         return World.detect() if self._world is None else self._world
 
+    def _is_local_leader(self) -> bool:
+        """Whether this is the rank of its machine that shows something on a terminal."""
+        try:
+            return (World.detect(is_told=False) if self._world is None else self._world).is_local_leader
+        except WorldError:  # to be said when iteration begins, if it is so then
+            return False
+
     # --- for our loader, which begins an epoch before its workers start, and knows what the user has received
 
     def begin_epoch(self, key: int, n_workers: int, batch_size: int | None) -> Begun:
@@ -370,7 +405,9 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             self._store.client.hold()  # the fetcher goes on reading ahead while workers are replaced
         self._tell_once(self.batch_size or batch_size or 1)
         loader = Loader(key, 0, max(1, n_workers))
-        return self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
+        begun = self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
+        self._store.meter.begin(begun.number, begun.epoch)
+        return begun
 
     @contextmanager
     def workers_join(self, key: int) -> Iterator[None]:
@@ -380,6 +417,20 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             yield
         finally:
             self._starter.key = None
+
+    def watch(self, rules: WaitRules | None, n_workers: int) -> LoaderWatch:
+        """What measures how training waits for a loader with so many workers."""
+        world = self._detect_world()
+        n_all = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        n_cores = max(1, n_all // world.ranks_per_node)
+        return LoaderWatch(
+            self._store.meter, self._store.client, rules, rank=world.rank, n_workers=n_workers, n_cores=n_cores
+        )
+
+    def epoch_line(self, begun: Begun) -> str:
+        """What an epoch was like, in one line."""
+        _, reading = self._store.meter.epoch_reading(begun.number)
+        return epoch_line(self._detect_world().rank, begun.epoch, ReadingStats.of(reading))
 
     def rank_samples(self, start: int) -> int:
         """Samples that this rank gets in an epoch that begins at `start`."""

@@ -189,7 +189,7 @@ class IndexMissingError(StreamingError, RuntimeError):
     """There is no `index.json` where the dataset should be (RuntimeError, as the predecessor raises)."""
 
 
-class PartMissingError(IndexMissingError, ObjectMissingError):
+class PartMissingError(ObjectMissingError, IndexMissingError):
     """An index that was to be merged is not there (RuntimeError or FileNotFoundError, as the predecessor raises)."""
 
 

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.fetch.policy import FetchPolicy, Limits
+from streaming.fetch.policy import FetchPolicy, Limits, Standing
 
 LIMITS = Limits(n_transfers=3, grace_s=2.0, first_grace_s=10.0, rest_s=5.0)
-NAMES = st.sampled_from([f"f{i}" for i in range(12)])
+ALL_NAMES = [f"f{i}" for i in range(5)]
+NAMES = st.sampled_from(ALL_NAMES)
 JOBS = st.sampled_from(["j0", "j1"])
 
 EVENTS = st.one_of(
     st.tuples(st.just("open"), JOBS),
     st.tuples(st.just("close"), JOBS),
-    st.tuples(st.just("announce"), JOBS, st.sampled_from(["r0", "r1"]), st.lists(NAMES, max_size=6)),
+    st.tuples(
+        st.just("announce"),
+        JOBS,
+        st.sampled_from(["r0", "r1"]),
+        st.lists(NAMES, max_size=6),
+        st.lists(NAMES, max_size=2),
+        st.sampled_from([0, 0, 3]),
+    ),
     st.tuples(st.just("want"), NAMES),
     st.tuples(st.just("release"), st.integers(0, 20)),
     st.tuples(st.just("finish"), st.integers(0, 20), st.booleans()),
     st.tuples(st.just("delete"), NAMES),
+    st.tuples(st.just("appear"), NAMES),
+    st.tuples(st.just("evict"), NAMES),
     st.tuples(st.just("pass"), st.sampled_from([0.5, 1.0, 2.0, 5.0])),
 )
+
+
+STEPS = st.lists(st.tuples(EVENTS, st.frozensets(NAMES, max_size=3)), max_size=60)  # and what has no room after it
+
+
+@dataclass
+class _List:
+    number: int
+    names: list[str]
+    first: int
+    held: list[str]
+
+    def place(self, name: str) -> int:
+        return self.first + self.names.index(name)
 
 
 @dataclass
@@ -32,11 +57,12 @@ class Plain:
     now_s: float = 0.0
     disk: set[str] = field(default_factory=set)
     moving: set[str] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)  # transfers since somebody began to wait
+    ended: set[str] = field(default_factory=set)  # transfers, and refusals of room, since somebody began to wait
     queued: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)  # and not asked for since
     rests_until_s: dict[str, float] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
-    lists: dict[tuple[str, str], tuple[int, list[str]]] = field(default_factory=dict)
+    lists: dict[tuple[str, str], _List] = field(default_factory=dict)
     entries: list[tuple[int, int, int, str]] = field(default_factory=list)
     connections: dict[str, int] = field(default_factory=lambda: {"j0": 0, "j1": 0})
     ends_s: dict[str, float] = field(default_factory=dict)
@@ -51,7 +77,7 @@ class Plain:
 
     def means_something(self, entry: tuple[int, int, int, str]) -> bool:
         _, _, number, name = entry
-        wanted = name in self.waiting if number == 0 else number in {n for n, _ in self.lists.values()}
+        wanted = name in self.waiting if number == 0 else number in {each.number for each in self.lists.values()}
         return name in self.queued and wanted
 
     def may_begin(self) -> list[tuple[int, int, int, str]]:
@@ -59,28 +85,75 @@ class Plain:
 
     def forget(self) -> None:
         """A file that nobody asks for is not queued any more."""
-        listed = {name for _, names in self.lists.values() for name in names}
-        self.queued &= listed | set(self.waiting)
+        known = {name for each in self.lists.values() for name in (*each.names, *each.held)}
+        self.queued &= known | set(self.waiting)
+
+    def standing(self, name: str) -> Standing:
+        """Its first place in any list, and whether somebody has it open or waits for it."""
+        places = [each.place(name) for each in self.lists.values() if name in each.names]
+        is_held = name in self.waiting or any(name in each.held for each in self.lists.values())
+        return Standing(min(places, default=None), is_held)
+
+    def taken(self, refused: frozenset[str]) -> tuple[list[str], list[str]]:
+        """What begins and what is waited for without room: in order, up to the first in a list that has no room."""
+        begun: list[str] = []
+        without_room: list[str] = []
+        while len(self.moving) < LIMITS.n_transfers and (entries := self.may_begin()):
+            place, _, _, name = entry = entries[0]
+            if name in refused and place >= 0:
+                break
+            self.entries.remove(entry)
+            if name in refused:
+                without_room.append(name)
+                self.ended.add(name)
+                continue
+            self.queued.discard(name)
+            self.moving.add(name)
+            begun.append(name)
+        return begun, without_room
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(EVENTS, max_size=60))
-def test_what_begins_is_what_the_rules_say(events: list[tuple[object, ...]]) -> None:
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_what_begins_is_what_the_rules_say(steps: list[tuple[tuple[object, ...], frozenset[str]]]) -> None:
     """Same files in the same order as the plain rules give; never too many, none twice; in the end none is kept."""
     policy, plain = FetchPolicy[str](LIMITS, 0.0), Plain()
-    for event in events:
+    for event, refused in steps:
         happen(policy, plain, event)
-        begun = policy.take().begun
-        for name in begun:
-            entry = plain.may_begin()[0]
-            assert entry[3] == name
-            plain.entries.remove(entry)
-            plain.queued.discard(name)
-            assert name not in plain.moving
-            plain.moving.add(name)
+        places: dict[str, int] = {}
+        before = plain.may_begin()
+        taken = policy.take(room_but_for(refused, places))
+        assert (taken.begun, taken.without_room) == plain.taken(refused)
         assert len(plain.moving) == policy.n_moving <= LIMITS.n_transfers
-        assert policy.n_moving == LIMITS.n_transfers or not plain.may_begin()
+        for name in taken.begun:
+            assert places[name] == min(place for place, _, _, asked in before if asked == name)
     finish_all(policy, plain)
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS)
+def test_it_is_known_how_soon_a_file_is_needed(steps: list[tuple[tuple[object, ...], frozenset[str]]]) -> None:
+    """As the lists say; and who asks what has changed misses nothing."""
+    policy, plain = FetchPolicy[str](LIMITS, 0.0), Plain()
+    known: dict[str, Standing] = {}
+    for event, refused in steps:
+        happen(policy, plain, event)
+        policy.take(room_but_for(refused))
+        plain.taken(refused)
+        known |= {name: policy.standing(name) for name in policy.changed()}
+        for name in ALL_NAMES:
+            assert policy.standing(name) == plain.standing(name) == known.get(name, Standing(None, False))
+
+
+def room_but_for(refused: frozenset[str], places: dict[str, int] | None = None) -> Callable[[str, int], bool]:
+    """Room for all files but these; the places at which it is asked are noted in `places`."""
+
+    def has_room(name: str, place: int) -> bool:
+        if places is not None:
+            places[name] = place
+        return name not in refused
+
+    return has_room
 
 
 def happen(policy: FetchPolicy[str], plain: Plain, event: tuple[object, ...]) -> None:
@@ -94,8 +167,8 @@ def happen(policy: FetchPolicy[str], plain: Plain, event: tuple[object, ...]) ->
             plain.connections[job] -= 1
             if not plain.connections[job]:
                 plain.ends_s[job] = plain.now_s + LIMITS.grace_s
-        case ("announce", str(job), str(reader), list(names)) if plain.connections[job]:
-            announce(policy, plain, job, reader, [str(name) for name in names])
+        case ("announce", str(job), str(reader), list(names), list(held), int(first)):
+            announce(policy, plain, (job, reader), _List(0, names, first, held))
         case ("want", str(name)) if name not in plain.disk:
             want(policy, plain, name)
         case ("release", int(k)) if plain.waiting:
@@ -110,31 +183,55 @@ def happen(policy: FetchPolicy[str], plain: Plain, event: tuple[object, ...]) ->
                 plain.disk.add(name)
             else:
                 plain.rests_until_s[name] = plain.now_s + LIMITS.rest_s
+                plain.failed.add(name)
         case ("delete", str(name)):
             plain.disk.discard(name)
+        case ("appear", str(name)):
+            plain.disk.add(name)
+        case ("evict", str(name)) if name in plain.disk and name not in plain.moving:
+            evict(policy, plain, name)
         case ("pass", float(seconds)):
             plain.now_s += seconds
             policy.passed(plain.now_s)
             for job in [job for job, ends_s in plain.ends_s.items() if ends_s <= plain.now_s]:
                 del plain.ends_s[job]
-                plain.lists = {key: value for key, value in plain.lists.items() if key[0] != job}
+                plain.lists = {key: each for key, each in plain.lists.items() if key[0] != job}
         case _:
             return
     plain.forget()
 
 
-def announce(policy: FetchPolicy[str], plain: Plain, job: str, reader: str, names: list[str]) -> None:
-    policy.announced(job, reader, [(name, name in plain.disk) for name in names], plain.now_s)
-    number = plain.number()
-    for place, name in enumerate(names):
+def announce(policy: FetchPolicy[str], plain: Plain, key: tuple[str, str], told: _List) -> None:
+    files = [(name, name in plain.disk) for name in told.names]
+    policy.announced(*key, files, plain.now_s, held=told.held, first=told.first)
+    if not plain.connections[key[0]] and key[0] not in plain.ends_s:
+        return
+    told.number = plain.number()
+    for place, name in enumerate(told.names, start=told.first):
+        if name in plain.moving:
+            continue
         if name in plain.disk:
             plain.queued.discard(name)
-        elif name not in plain.moving and not plain.rests(name):
+            plain.failed.discard(name)
+        elif not plain.rests(name):
             plain.queued.add(name)
-            plain.entries.append((place, plain.number(), number, name))
-    plain.lists.pop((job, reader), None)
-    if names:
-        plain.lists[job, reader] = (number, names)
+            plain.failed.discard(name)
+            plain.entries.append((place, plain.number(), told.number, name))
+    plain.lists.pop(key, None)
+    if told.names or told.held:
+        plain.lists[key] = told
+
+
+def evict(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
+    """Lists that have it get it again; one that has failed before is not tried again for that."""
+    policy.evicted(name)
+    plain.disk.discard(name)
+    if name in plain.queued or name in plain.failed:
+        return
+    for each in sorted(plain.lists.values(), key=lambda each: each.number):
+        if name in each.names:
+            plain.queued.add(name)
+            plain.entries.append((each.place(name), plain.number(), each.number, name))
 
 
 def want(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
@@ -144,6 +241,7 @@ def want(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
     if failure is None:
         plain.waiting.append(name)
         plain.ended.discard(name)
+        plain.failed.discard(name)
         if name not in plain.moving:
             plain.queued.add(name)
             plain.entries.append((-1, plain.number(), 0, name))
@@ -152,12 +250,12 @@ def want(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
 def finish_all(policy: FetchPolicy[str], plain: Plain) -> None:
     """Whatever happened: every file that somebody waits for has its turn, and when all have gone nothing is kept."""
     turns = plain.ended | plain.moving
-    begun = sorted(plain.moving)
+    begun = [*sorted(plain.moving), *policy.take().begun]
     while begun:
+        turns.update(begun)
         for name in begun:
             policy.finished(name, plain.now_s)
         begun = policy.take().begun
-        turns.update(begun)
     assert set(plain.waiting) <= turns
     for name in plain.waiting:
         policy.released(name)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         """A loader over another kind of dataset has no state."""
         assert_type(loader.state_dict(), dict[str, Any] | None)
         assert_type(dataset.state_dict(0, from_beginning=True), dict[str, Any])
+        assert_type(dataset.stats().as_dict(), dict[str, Any])
 
     def settings_have_types(stream: Stream) -> None:
         """`validate_hash` takes a name, None or False; `out` a path, a URL or a pair."""

@@ -11,7 +11,19 @@ import pytest
 
 import streaming
 
-HEAVY = ("torch", "obstore", "boto3", "PIL", "transformers", "numpy", "zstandard", "brotli", "cramjam", "xxhash")
+HEAVY = (
+    "torch",
+    "obstore",
+    "boto3",
+    "PIL",
+    "transformers",
+    "numpy",
+    "zstandard",
+    "brotli",
+    "cramjam",
+    "xxhash",
+    "tqdm",
+)
 
 
 def _loaded_by(code: str) -> set[str]:

@@ -194,11 +194,12 @@ def sweep(root: str) -> int:
             folders.remove(PRIVATE_FOLDER)
         for name in names:
             if is_temporary(name):
-                n_swept += _delete_if_dead(os.path.join(folder, name))
+                n_swept += delete_if_dead(os.path.join(folder, name))
     return n_swept
 
 
-def _delete_if_dead(path: str) -> bool:
+def delete_if_dead(path: str) -> bool:
+    """Delete this temporary if nobody is writing it any more; whether it was deleted."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

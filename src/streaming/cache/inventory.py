@@ -8,14 +8,16 @@ home, stays, whoever set which limit.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import stat
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
-from streaming.cache.files import PRIVATE_FOLDER, is_temporary, table_name, told
+from streaming.cache.files import PRIVATE_FOLDER, table_name, told
 from streaming.cache.shelf import Lying
 from streaming.errors import FormatError, StorageError
 from streaming.formats.index import INDEX_NAME, parse_index
@@ -55,7 +57,10 @@ def claim(folder: str, source: Source) -> Source:
     known = read_source(folder)
     if known is None:
         with told(path):
-            _write(path, source)
+            try:
+                _write(path, source)
+            except FileNotFoundError:  # swept away by one who took it for a dead writer's
+                _write(path, source)
         known = read_source(folder)
     if known is None:
         raise StorageError(f"{path} cannot be read back; does something else write or delete there?")
@@ -72,11 +77,25 @@ def _write(path: str, source: Source) -> None:
         except FileExistsError:
             if read_source(os.path.dirname(path)) is None:  # damaged: it says nothing, so nobody's claim is lost
                 os.rename(temporary, path)
-        except OSError:  # a file system without links: the last of two that claim at once holds it
+        except OSError:  # without links the last of two that claim at once holds it
             os.rename(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Every file below some folders by its path.
+
+    `unseen`: folders that could not be read. `copies`, `sources`: which are copies of a remote, and from which nothing
+    may go.
+    """
+
+    files: dict[str, Lying]
+    unseen: frozenset[str]
+    copies: frozenset[str]
+    sources: frozenset[str]
 
 
 class Inventory:
@@ -85,36 +104,44 @@ class Inventory:
     def __init__(self) -> None:
         self._names: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
 
-    def look(
-        self, roots: Collection[str], copies: Collection[str], *, passed_over: Collection[str]
-    ) -> dict[str, Lying]:
-        """Every file below `roots` by its path, but those in `passed_over` and in private folders.
+    def look(self, roots: Collection[str], copies: Collection[str], sources: Collection[str]) -> Seen:
+        """Everything below `roots`, but for private folders.
 
         `copies`: folders that are copies of a remote though they do not say so (another loader filled them).
+        `sources`: folders from which nothing may go, whatever they say, as real paths.
         """
-        found: dict[str, Lying] = {}
+        files: dict[str, Lying] = {}
+        foreign: set[str] = set()  # other users' files
+        folders_seen: set[str] = set()
+        unseen: set[str] = set()
+
+        def failed(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                unseen.add(str(error.filename))
+
         for root in roots:
-            for folder, folders, names in os.walk(root):
+            for folder, folders, names in os.walk(root, onerror=failed):
                 if PRIVATE_FOLDER in folders:
                     folders.remove(PRIVATE_FOLDER)
-                for name in names:
-                    path = os.path.join(folder, name)
-                    if path in passed_over:
-                        continue
+                folders_seen.add(folder)
+                for path in (os.path.join(folder, name) for name in names):
                     with contextlib.suppress(OSError):
                         status = os.lstat(path)
-                        found[path] = Lying(status.st_size, max(status.st_atime, status.st_mtime), may_go=False)
-        for folder in {os.path.dirname(path) for path in found} | set(copies):
-            if folder in copies or os.path.join(folder, SOURCE_NAME) in found:
-                self._let_go(folder, found)
-        return found
-
-    def _let_go(self, folder: str, found: dict[str, Lying]) -> None:
-        for name in self._names_in(folder):
-            path = os.path.join(folder, name)
-            lying = found.get(path)
-            if lying is not None and not is_temporary(name):
-                found[path] = Lying(lying.n_bytes, lying.last_use_s, may_go=True)
+                        if stat.S_ISREG(status.st_mode):  # a link takes no room, and is the user's
+                            last_use_s = max(status.st_atime, status.st_mtime)
+                            files[path] = Lying(status.st_size, last_use_s, may_go=False)
+                            if status.st_uid != os.geteuid():
+                                foreign.add(path)
+        kept = frozenset(folder for folder in folders_seen if sources and os.path.realpath(folder) in sources)
+        marked = {folder for folder in folders_seen if os.path.join(folder, SOURCE_NAME) in files}
+        found_copies = frozenset((marked | (folders_seen & set(copies))) - kept)
+        may_delete = functools.cache(_may_delete)
+        for folder in found_copies:
+            for path in (os.path.join(folder, name) for name in self._names_in(folder)):
+                holder = os.path.dirname(path)
+                if path in files and holder not in kept and may_delete(holder, path in foreign):
+                    files[path] = replace(files[path], may_go=True)
+        return Seen(files, frozenset(unseen), found_copies, kept)
 
     def _names_in(self, folder: str) -> frozenset[str]:
         """The names of all shards of the index in this folder, in every form; none if it cannot be read."""
@@ -139,11 +166,20 @@ class Inventory:
         return self._names[folder][1]
 
 
-def known_roots(roots: Mapping[str, object]) -> list[str]:
+def _may_delete(folder: str, is_foreign: bool) -> bool:
+    """Whether the system lets us delete files of this folder: ours, or another user's."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return False
+    is_sticky = bool(status.st_mode & stat.S_ISVTX) and os.geteuid() not in (0, status.st_uid)
+    return os.access(folder, os.W_OK | os.X_OK, effective_ids=True) and not (is_sticky and is_foreign)
+
+
+def known_roots(roots: Collection[str]) -> list[str]:
     """Roots that lie in no other: each file is to be counted once."""
-    ordered = sorted(roots)
     kept: list[str] = []
-    for root in ordered:
+    for root in sorted(roots):
         if not any(root == other or root.startswith(other.rstrip("/") + "/") for other in kept):
             kept.append(root)
     return kept

@@ -14,10 +14,11 @@ import contextlib
 import json
 import os
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from streaming.cache.files import is_present
 from streaming.errors import (
@@ -64,6 +65,18 @@ _MAX_VANISHED: Final = 2  # times that a file may be gone again before its reade
 _MAX_EVICTED: Final = 100  # the same where a limit makes the fetcher delete
 
 
+class WaitObserver(Protocol):
+    """Hears of what a client waits for, each time in the thread that waits. Pickles with the client."""
+
+    def pending(self) -> None:
+        """What is waited for is not there yet; said about once a second."""
+        ...
+
+    def ended(self, request: Request, waited_s: float) -> None:
+        """A request has been answered, or has failed."""
+        ...
+
+
 class FetchClient:
     """One process's way to the fetcher of its cache root. Thread-safe; pickles as configuration."""
 
@@ -78,6 +91,7 @@ class FetchClient:
         deadline_s: float = _DEADLINE_S,
         cache_limit: int | None = None,
         providers: Mapping[int, CredentialProvider] | None = None,
+        observer: WaitObserver | None = None,
     ) -> None:
         """Starts nothing and connects to nothing. `root` is where lock, socket and log lie; None: outside any cache.
 
@@ -85,6 +99,7 @@ class FetchClient:
         credentials of some streams, by number; called in this process, in the thread that needs them.
         """
         self._cache_limit = cache_limit
+        self._observer = observer
         self._root = None if root is None else os.path.abspath(root)
         self._job = os.urandom(8).hex() if job is None else job
         self._functions = {purse_of(self._job, number): each for number, each in (providers or {}).items()}
@@ -229,6 +244,20 @@ class FetchClient:
         value: dict[str, Any] = self._ask(protocol.Progress(), "the fetcher's numbers").value
         return value
 
+    def progress_if_any(self) -> dict[str, Any] | None:
+        """The same of a fetcher that listens already; None if none does."""
+        for _ in range(2):  # what this thread knew may have gone, and another have come
+            try:
+                answer = self._exchange(protocol.Progress(), "the fetcher's numbers", start=False)
+            except NoneListensError:
+                return None
+            except ConnectionError:
+                continue
+            if isinstance(answer, Failed):
+                raise answer.error
+            return answer.value if isinstance(answer, Done) else None
+        return None
+
     @property
     def n_launched(self) -> int:
         """Fetchers that this process has started, for tests and reports."""
@@ -236,13 +265,19 @@ class FetchClient:
 
     # --- life
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a fetcher is kept alive by `hold`, so that something may be fetched."""
+        held = self._held
+        return held is not None and held.is_alive()
+
     def hold(self, *, start: bool = True) -> None:
         """Keep one idle connection until `close`, so that the fetcher and this job's lists outlive the workers.
 
         To be called again at each beginning: a connection that a fork or the fetcher's death took is made anew. With
         `start=False` only if a fetcher listens already, for a job that may need none.
         """
-        if self._held is not None and self._held.is_alive():
+        if self.is_held:
             return
         self._held = None
         with contextlib.suppress(NoneListensError):
@@ -265,7 +300,7 @@ class FetchClient:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_root", "_streams", "_job", "_deadline_s", "_cache_limit", "_functions")
+        names = ("_root", "_streams", "_job", "_deadline_s", "_cache_limit", "_functions", "_observer")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -307,6 +342,15 @@ class FetchClient:
         self, request: Request, what: str, *, timeout_s: float | None = None, only_begin: bool = False
     ) -> Done | None:
         """The same; with `only_begin` None as soon as the fetcher has taken it up."""
+        began_s = time.monotonic()
+        try:
+            return self._answered(request, what, timeout_s=timeout_s, only_begin=only_begin)
+        finally:
+            if self._observer is not None:
+                self._observer.ended(request, time.monotonic() - began_s)
+
+    def _answered(self, request: Request, what: str, *, timeout_s: float | None, only_begin: bool) -> Done | None:
+        """See `_ask_until`."""
         clock = Deadline(self._deadline_s if timeout_s is None else timeout_s, renewed=timeout_s is None)
         n_deaths, n_closed, n_wanted = 0, self._n_closed, 0
         while True:
@@ -338,6 +382,8 @@ class FetchClient:
                 raise answer.error
             if only_begin:
                 return None
+            if self._observer is not None:
+                self._observer.pending()
             clock.moved(answer.token)
             if clock.is_over():
                 raise DeadlineError(
@@ -349,17 +395,18 @@ class FetchClient:
 
     def _give(self, purse: str, credentials: Credentials) -> None:
         expires_s = None if credentials.expires_s == float("inf") else credentials.expires_s
-        self._ask(GiveCredentials(purse, json.dumps(dict(credentials.options)), expires_s), "credentials to be noted")
+        given = GiveCredentials(purse, json.dumps(dict(credentials.options)), expires_s)
+        self._answered(given, "credentials to be noted", timeout_s=None, only_begin=False)
         with self._lock:  # files of lists that failed for want of them are to be begun now
             for known in self._lists.values():
                 if known.instance:
                     known.instance = _TO_BE_TOLD
 
-    def _exchange(self, request: Request, what: str) -> Answer:
+    def _exchange(self, request: Request, what: str, *, start: bool = True) -> Answer:
         connection = getattr(self._mine, "connection", None)
         if connection is None or connection.closed:
-            connection = self._mine.connection = self._open(start=True)
-            if self._held is not None and not self._held.is_alive():
+            connection = self._mine.connection = self._open(start=start)
+            if start and self._held is not None and not self._held.is_alive():
                 self.hold()
         for announced in self._stale_lists(connection.instance):
             if announced is not request:  # else it goes out right now

@@ -7,26 +7,28 @@ for has one event, so its arrival wakes those who wait for it and nobody else.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from streaming.cache.files import sweep
-from streaming.cache.shelf import Need
+from streaming.cache.files import is_present, sweep
 from streaming.errors import CredentialsWantedError, FetchError, NoRoomError, StreamingError
 from streaming.fetch.parts import MIN_BYTES, PART_BYTES
-from streaming.fetch.policy import URGENT, FetchPolicy, Limits
+from streaming.fetch.policy import FetchPolicy, Limits
 from streaming.fetch.protocol import Answer, Done, Failed, Hello, Pending
-from streaming.fetch.room import Room, delete
+from streaming.fetch.room import Begun, Room, Tenant
 from streaming.fetch.tally import Tally
 from streaming.fetch.transfer import FileTask, Means, Moved, fetch_file
+from streaming.fetch.watch import Watch
 
 _BEHIND: Final = 1 << 30  # the place of a file that is fetched because much of it was read by range
+_ROOM_AGAIN_S: Final = 0.25
 
 
 def log(words: str) -> None:
@@ -49,8 +51,8 @@ class _Begun:
     """What one look at the policy came to: to be done without the lock."""
 
     files: list[tuple[FileTask, int]]  # with the number of connections for each
-    leaving: list[str]  # to be deleted first
-    refused: list[tuple[FileTask, _Arrival]]  # they can have no room
+    begun: Begun
+    refused: list[tuple[_Arrival, NoRoomError]]
 
 
 class Engine:
@@ -60,7 +62,10 @@ class Engine:
         self._means, self._tally, self._limits = means, tally, limits
         self._lock = threading.Lock()
         self._policy: FetchPolicy[FileTask] = FetchPolicy(limits, time.monotonic())
-        self._room = Room(self._need_of, means.temporaries)
+        self._room = Room(self._policy)
+        self._watch = Watch(self._room, self._lock, means.temporaries)
+        self._keeps_room = False
+        self._behind: dict[FileTask, str] = {}  # what is fetched because much of it was read by range → for which job
         self._arrivals: dict[FileTask, _Arrival] = {}
         self._moving: dict[FileTask, Moved] = {}
         self._work: queue.SimpleQueue[tuple[FileTask, int]] = queue.SimpleQueue()
@@ -71,16 +76,19 @@ class Engine:
     # --- events
 
     def opened(self, hello: Hello) -> None:
-        """A client said hello. Returns when what lies below its roots is known, if it set a limit."""
+        """A client said hello. Returns when what lies below its roots is known and its limit holds, if it set one."""
+        tenant = Tenant.of(hello)
         with self._lock:
             self._policy.opened(hello.job)
-            if hello.cache_limit >= 0:
-                roots = [config.root or config.local for config in hello.streams]
-                self._room.limit(hello.job, hello.cache_limit, roots, [config.local for config in hello.streams])
-            is_due = self._room.is_due(time.time())
+            is_to_be_looked_at = self._room.admit(hello.job, tenant, time.time())
         self.roots([config.local for config in hello.streams])
-        if is_due:
-            self._room.look(self._lock)
+        if is_to_be_looked_at:
+            self._watch.look()
+            with self._lock:
+                self._room.limit(hello.job)
+                is_kept, self._keeps_room = self._keeps_room, True
+            if not is_kept:
+                threading.Thread(target=self._keep_room, name="room", daemon=True).start()
 
     def closed(self, job: str) -> None:
         """A client that had said hello has gone."""
@@ -99,10 +107,8 @@ class Engine:
         """Replace this reader's list."""
         files = [(task, task.is_done()) for task in tasks]  # a look at the disk each, before the lock
         with self._lock:
-            if self._room.is_limited:
-                now_s = time.time()
-                self._room.known(files, now_s)
-                self._room.known([(task, True) for task in held], now_s)
+            for task in held if self._room.is_limited else ():
+                self._room.held(task, time.time())
             self._policy.announced(job, reader, files, time.monotonic(), held=held)
             begun = self._begin()
         self._run(begun)
@@ -110,9 +116,8 @@ class Engine:
     def wait(self, task: FileTask, *, slice_s: float) -> Answer:
         """Done if the file is there, Failed if it cannot come, Pending after `slice_s`."""
         if task.is_done():
-            if self._room.is_limited:
-                with self._lock:
-                    self._room.awaited(task, time.time())
+            with self._lock:
+                self._room.used(task, time.time())
             return Done()
         with self._lock:
             failure = self._policy.wanted(task, time.monotonic())
@@ -124,6 +129,8 @@ class Engine:
         self._run(begun)
         came = arrival.event.wait(slice_s)
         with self._lock:
+            if came and arrival.failure is None:
+                self._room.used(task, time.time())
             self._policy.released(task)
             arrival.n_waiting -= 1
             if not arrival.n_waiting and self._arrivals.get(task) is arrival:
@@ -134,10 +141,20 @@ class Engine:
             return Done() if arrival.failure is None else Failed(arrival.failure)
         return Pending(moved.token if moved is not None else f"queued:{n_ended}")
 
+    def opened_file(self, task: FileTask) -> None:
+        """Who has waited for this file goes on, so has it open; deleting it harms nobody any more."""
+        with self._lock:
+            self._room.opened(task)
+
     def want_behind(self, job: str, task: FileTask) -> None:
         """Fetch a file after all that is announced: much of it has been read by range."""
+        is_done = task.is_done()
         with self._lock:
-            self._policy.announced(job, f"whole:{task.path}", [(task, task.is_done())], time.monotonic(), first=_BEHIND)
+            if is_done or task in self._behind:
+                return
+            self._policy.announced(job, _behind(task), [(task, False)], time.monotonic(), first=_BEHIND)
+            if self._policy.standing(task).place is not None:  # else the job has gone
+                self._behind[task] = job
             begun = self._begin()
         self._run(begun)
 
@@ -155,56 +172,59 @@ class Engine:
             now_s = time.monotonic()
             jobs_gone = self._policy.passed(now_s)
             for job in jobs_gone:
-                self._room.lift(job)
+                self._room.lift(job, time.time())
+            self._behind = {task: job for task, job in self._behind.items() if job not in jobs_gone}
+            begun = self._begin()  # their limits and lists no longer keep others from coming
             moment_s = self._policy.next_moment_s()
-            is_due = self._room.is_due(time.time())
             is_over = self._policy.is_over(now_s)
-        if is_due and not is_over:
-            threading.Thread(target=self._room.look, args=(self._lock,), name="look", daemon=True).start()
+        self._run(begun)
         return is_over, None if moment_s is None else max(0.0, moment_s - now_s), jobs_gone
 
-    def table_came(self, path: str, n_bytes: int) -> None:
-        """An offset table was placed beside its file."""
+    @contextlib.contextmanager
+    def room_for_table(self, path: str, n_bytes: int) -> Iterator[bool]:
+        """Whether there is room for an offset table, which is placed in this block."""
         with self._lock:
-            self._room.table_came(path, n_bytes)
+            begun = self._room.begin_table(path, n_bytes, time.time())
+        if begun is None:
+            yield False
+            return
+        n_placed = -1
+        try:
+            self._delete(begun)
+            yield True
+            n_placed = n_bytes if is_present(path, n_bytes) else -1
+        finally:
+            with self._lock:
+                self._room.table_ended(path, n_placed, time.time())
 
     def numbers(self) -> dict[str, Any]:
         """What has been done and what is going on."""
         with self._lock:
             return {
                 "moving": self._policy.n_moving,
+                "moving_bytes": sum(moved.n_bytes for moved in self._moving.values()),
                 "queued": self._policy.n_queued,
                 "known": self._policy.n_known,
                 "connections": self._policy.n_connections,
                 "evicted": self._room.n_evicted,
                 "cache_bytes": self._room.n_bytes,
+                "is_limited": self._room.is_limited,
             }
 
     # --- inside
 
-    def _need_of(self, task: FileTask) -> Need:
-        standing = self._policy.standing(task)
-        return Need(standing.place, standing.is_held)
-
     def _begin(self) -> _Begun:
         """With the lock: what is to be moved from now on."""
-        leaving: list[str] = []
-
-        def has_room(task: FileTask, place: int) -> bool:
-            found = self._room.take(task, place)
-            if found is None:
-                return False
-            leaving.extend(found.paths)
-            for gone in found.tasks:
-                self._policy.evicted(gone)
-            return True
-
-        taken = self._policy.take(has_room)
-        for task in taken.begun:
+        begun = self._room.begin(time.time())
+        for task in begun.tasks:
             self._moving[task] = Moved()
-        refused = [(task, self._arrivals.pop(task)) for task in taken.without_room if task in self._arrivals]
+        refused = []
+        for task in begun.without_room:
+            if (arrival := self._arrivals.pop(task, None)) is not None:
+                words = f"{task.shown} has no room below {task.config.root or task.local}: {self._room.why_full()}"
+                refused.append((arrival, NoRoomError(f"{words}; raise cache_limit")))
         is_calm = self._policy.n_queued == 0
-        return _Begun([(task, self._n_parts(task) if is_calm else 1) for task in taken.begun], leaving, refused)
+        return _Begun([(task, self._n_parts(task) if is_calm else 1) for task in begun.tasks], begun, refused)
 
     def _n_parts(self, task: FileTask) -> int:
         """Over how many connections a file comes that nothing else keeps waiting."""
@@ -214,12 +234,9 @@ class Engine:
         return max(1, min(n_bytes // PART_BYTES, self._limits.n_transfers // max(1, self._policy.n_moving)))
 
     def _run(self, begun: _Begun) -> None:
-        delete(begun.leaving)  # before anything moves, so that the limit holds
-        for task, arrival in begun.refused:
-            arrival.failure = NoRoomError(
-                f"{task.shown} has no room: the cache below {task.config.root or task.local} is full of what is "
-                "needed sooner or is in use; raise cache_limit"
-            )
+        self._delete(begun.begun)  # before anything moves, so that the limit holds
+        for arrival, error in begun.refused:
+            arrival.failure = error
             arrival.event.set()
         for file in begun.files:
             self._work.put(file)
@@ -228,6 +245,31 @@ class Engine:
             self._n_threads += max(0, n_new)
         for _ in range(n_new):
             threading.Thread(target=self._move_files, name="transfer", daemon=True).start()
+
+    def _keep_room(self) -> None:
+        """While a job has a limit: look at the disk, and begin what had no room before; time makes some, too."""
+        while True:
+            time.sleep(_ROOM_AGAIN_S)
+            with self._lock:
+                if not self._room.is_limited:
+                    self._keeps_room = False
+                    return
+                is_due = self._watch.is_due()
+            if is_due:
+                self._watch.look()
+            with self._lock:
+                begun = self._begin()
+            self._run(begun)
+
+    def _delete(self, begun: Begun) -> None:
+        """Without the lock: delete what leaves, so that what takes its place may come."""
+        if not begun.leaving:
+            return
+        for path in begun.leaving:
+            with contextlib.suppress(OSError):  # gone already, or not ours to delete: the next look tells
+                os.unlink(path)
+        with self._lock:
+            self._room.gone(begun)
 
     def _move_files(self) -> None:
         while True:
@@ -241,10 +283,12 @@ class Engine:
             with self._lock:
                 rests = not isinstance(failure, CredentialsWantedError)
                 self._policy.finished(task, time.monotonic(), failure=failure, rests=rests)
-                arrival = self._arrivals.pop(task, None)
-                self._room.ended(task, is_there=failure is None, is_awaited=arrival is not None)
+                self._room.ended(task, time.time(), n_came=moved.n_bytes if failure is None else -1)
+                if (job := self._behind.pop(task, None)) is not None:
+                    self._policy.announced(job, _behind(task), (), time.monotonic())
                 del self._moving[task]
                 self._n_ended += 1
+                arrival = self._arrivals.pop(task, None)
                 begun = self._begin()
             if arrival is not None:
                 arrival.failure = failure
@@ -274,11 +318,16 @@ class Engine:
             folders = list(self._folders)
         if sum(map(sweep, folders)):
             return True
-        self._room.look(self._lock, all_roots=[*folders, task.config.root or task.local])
+        seen = self._watch.see({*folders, task.config.root or task.local})
         with self._lock:
-            place = self._policy.standing(task).place
-            leaving = self._room.free(task, URGENT if place is None else place, folders)
-            for gone in leaving.tasks:
-                self._policy.evicted(gone)
-        delete(leaving.paths)
-        return bool(leaving.paths)
+            leaving = self._room.free(task, seen.files, time.time())
+        for path in leaving:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        with self._lock:
+            self._room.freed(leaving)
+        return bool(leaving)
+
+
+def _behind(task: FileTask) -> str:
+    return f"whole:{task.path}"

@@ -110,6 +110,7 @@ class FetchPolicy(Generic[F]):
         self._n_moving = 0
         self._n_numbered = 0  # lists and entries so far
         self._resting: deque[tuple[float, F]] = deque()
+        self._changed: dict[F, None] = {}  # whose standing may be another than when it was last asked for
         self._connections: dict[str, int] = {}  # job → how many
         self._job_ends_s: dict[str, float] = {}
         self._ends_s: float | None = now_s + limits.first_grace_s
@@ -143,8 +144,10 @@ class FetchPolicy(Generic[F]):
     ) -> None:
         """A reader's list, in order of first use, each file with whether it is on disk; replaces its last list.
 
-        Its first file has the place `first`, and what it holds open is not to be evicted.
+        Its first file has the place `first`, and what it holds open is not to be evicted. A job that is gone has none.
         """
+        if job not in self._connections and job not in self._job_ends_s:
+            return
         number = self._next_number()
         self._live.add(number)
         listed = []
@@ -154,6 +157,7 @@ class FetchPolicy(Generic[F]):
                 file = self._files[name] = _File(Stage.PRESENT if present else Stage.QUEUED, {})
             listed.append(name)
             file.places.setdefault(number, place)
+            self._changed[name] = None
             if present and file.stage is not Stage.MOVING:
                 file.move(Stage.PRESENT)
             elif not present and file.stage is not Stage.MOVING and not self._rests(file, now_s):
@@ -162,6 +166,7 @@ class FetchPolicy(Generic[F]):
         holds = tuple(dict.fromkeys(held))
         for name in holds:
             self._files.setdefault(name, _File(Stage.PRESENT, {})).n_holding += 1
+            self._changed[name] = None
         old = self._lists.setdefault(job, {}).pop(reader, None)
         if listed or holds:
             self._lists[job][reader] = _List(number, tuple(listed), holds)
@@ -176,6 +181,7 @@ class FetchPolicy(Generic[F]):
         if self._rests(file, now_s):
             return file.failure
         file.n_waiting += 1
+        self._changed[name] = None
         if file.stage is not Stage.MOVING:
             file.move(Stage.QUEUED)
             self._push(URGENT, _NO_LIST, name)
@@ -185,6 +191,7 @@ class FetchPolicy(Generic[F]):
         """One who waited does so no more."""
         file = self._files[name]
         file.n_waiting -= 1
+        self._changed[name] = None
         self._forget_if_idle(name, file)
 
     def evicted(self, name: F) -> None:
@@ -256,6 +263,11 @@ class FetchPolicy(Generic[F]):
             return _UNKNOWN
         return Standing(min(file.places.values(), default=None), file.n_holding > 0 or file.n_waiting > 0)
 
+    def changed(self) -> list[F]:
+        """The files whose standing may have changed since this was last asked."""
+        changed, self._changed = list(self._changed), {}
+        return changed
+
     def is_moving(self, name: F) -> bool:
         """Whether the file is on its way."""
         file = self._files.get(name)
@@ -323,11 +335,13 @@ class FetchPolicy(Generic[F]):
         for name in dict.fromkeys(dead.files):
             file = self._files[name]
             file.places.pop(dead.number, None)
+            self._changed[name] = None
             if name not in dead.held:
                 self._forget_if_idle(name, file)
         for name in dead.held:
             file = self._files[name]
             file.n_holding -= 1
+            self._changed[name] = None
             self._forget_if_idle(name, file)
 
     def _forget_if_idle(self, name: F, file: _File) -> None:

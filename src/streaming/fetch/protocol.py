@@ -20,7 +20,7 @@ from streaming import errors
 from streaming._version import __version__
 from streaming.errors import FetchError, IndexFormatError, StreamingError
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 VERSION: Final = __version__
 SLICE_S: Final = 1.0  # how long the fetcher thinks before it answers "pending"
 MAX_OBJECT_BYTES: Final = 1 << 30  # of an object that travels in an answer

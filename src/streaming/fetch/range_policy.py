@@ -1,8 +1,8 @@
 """Which bytes are fetched without their file, and when the file itself is the better choice: pure decisions.
 
 A range costs a request, and 10⁹ samples by range cost ten thousand times the requests of whole shards. So ranges of one
-file that lie close are joined; there is a budget of requests, from which impatient asking (read-ahead that comes late)
-is refused and patient asking (random access) is slowed; and a file of which much has been asked for is fetched whole.
+file that lie close are joined; there is a budget of requests, of which who asks too often must wait, or is refused if
+the file would be there sooner; and a file of which much has been asked for is fetched whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RangeLimits:
     """What ranges may cost a machine."""
 
     per_s: float = 200.0  # requests
-    burst: float = 1024.0  # after a while without: the first batches of an epoch come this way
+    burst: float = 2048.0  # after a while without: the first batches of an epoch come this way
     gap_bytes: int = 256 << 10  # what lies between two ranges is fetched too if it is less
     longest_bytes: int = 16 << 20  # of one request
     whole_share: float = 0.5  # of a file's bytes, after which it is fetched whole
@@ -64,18 +64,20 @@ class RangePolicy(Generic[F]):
         self._tokens, self._counted_s = limits.burst, now_s
         self._asked: OrderedDict[F, tuple[int, int]] = OrderedDict()  # file → bytes, ranges
 
-    def spend(self, n_requests: int, now_s: float, *, patient: bool) -> float | None:
+    def spend(self, n_requests: int, now_s: float, *, longest_s: float) -> float | None:
         """Take so many requests from the budget: in how many seconds they may go. None: they may not.
 
-        Who is patient may overdraw it, and waits until it is made up for; who is not is refused.
+        The budget may be overdrawn, and who does so waits until it is made up for; who would not wait so long, but
+        only `longest_s`, is refused and spends nothing.
         """
         limits = self.limits
         self._tokens = min(limits.burst, self._tokens + max(0.0, now_s - self._counted_s) * limits.per_s)
         self._counted_s = now_s
-        if not patient and self._tokens < n_requests:
+        wait_s = max(0.0, (n_requests - self._tokens) / limits.per_s)
+        if wait_s > longest_s:
             return None
         self._tokens -= n_requests
-        return max(0.0, -self._tokens / limits.per_s)
+        return wait_s
 
     def asked(self, file: F, n_file_bytes: int, n_bytes: int, n_ranges: int) -> bool:
         """Note what was asked of a file; whether it is now to be fetched whole, said once."""

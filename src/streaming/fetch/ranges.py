@@ -7,8 +7,8 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import Executor
+from collections.abc import Container, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ from streaming.storage.store import Part
 
 _MAX_VERSIONS: Final = 100_000
 _IN_TIME_S: Final = 0.05  # a file that comes this late is in time
+_AHEAD_WAITS_S: Final = 5.0  # for the budget: less than a shard would take
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,15 @@ class Wanted:
     span: Span
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request for a file; `joined.members` are places in `numbers`, which are those of the spans that it serves."""
+
+    task: FileTask
+    numbers: list[int]
+    joined: Joined
+
+
 class Ranges:
     """Owns the budget of ranges and their connections."""
 
@@ -42,44 +52,66 @@ class Ranges:
         self._lock = threading.Lock()
         self._policy: RangePolicy[FileTask] = RangePolicy(limits, time.monotonic())
         self._versions: OrderedDict[FileTask, str | None] = OrderedDict()
+        self._flying: dict[tuple[FileTask, int, int], Future[bytes]] = {}
 
     def read(self, job: str, wanted: Sequence[Wanted], reason: Reason, due_s: float, moved: Moved) -> Done:
         """The bytes of all that is granted, one after the other; the value says how many each got, -1 for none.
 
         Raises what the store answers when its attempts are used up.
         """
+        got = {number: table for number, each in enumerate(wanted) if (table := _kept_table(each)) is not None}
+        requests = self._requests(wanted, got, reason, due_s)
+        with self._lock:
+            longest_s = _AHEAD_WAITS_S if reason is Reason.AHEAD else float("inf")
+            wait_s = self._policy.spend(len(requests), time.monotonic(), longest_s=longest_s)
+        if requests and wait_s is not None:
+            time.sleep(wait_s)
+            with self._means.courtesy.hurry() if reason is Reason.AHEAD else contextlib.nullcontext():
+                fetched = self._fetched(wanted, requests, reason, moved)
+            self._note(job, requests, reason)
+            for number, data in fetched.items():
+                if wanted[number].span.keep:
+                    self._keep(wanted[number].task, data)
+            got |= fetched
+        payload = b"".join(got[number] for number in sorted(got))
+        return Done([len(got[number]) if number in got else -1 for number in range(len(wanted))], payload)
+
+    def _requests(self, wanted: Sequence[Wanted], got: Container[int], reason: Reason, due_s: float) -> list[_Request]:
         by_file: dict[FileTask, list[int]] = {}
         for number, each in enumerate(wanted):
-            by_file.setdefault(each.task, []).append(number)
+            if number not in got:
+                by_file.setdefault(each.task, []).append(number)
         requests = []
         for task, numbers in by_file.items():
             if self._is_to_be_asked(task, reason, due_s):
                 spans = [(wanted[number].span.begin, wanted[number].span.end) for number in numbers]
-                requests += [(task, numbers, request) for request in joined(spans, self._policy.limits)]
+                requests += [_Request(task, numbers, request) for request in joined(spans, self._policy.limits)]
+        return requests
+
+    def _fetched(
+        self, wanted: Sequence[Wanted], requests: Sequence[_Request], reason: Reason, moved: Moved
+    ) -> dict[int, memoryview]:
+        """The bytes of all spans that these requests serve, fetched at the same time."""
+        running = [(request, self._begun(request, reason, moved)) for request in requests]
+        fetched = {}
+        for request, part in running:
+            data, first = memoryview(part.result()), request.joined.begin
+            for member in request.joined.members:
+                span = wanted[request.numbers[member]].span
+                fetched[request.numbers[member]] = data[span.begin - first : span.end - first]
+        return fetched
+
+    def _begun(self, request: _Request, reason: Reason, moved: Moved) -> Future[bytes]:
+        """The request under way; one that others have under way is theirs and ours."""
+        key = request.task, request.joined.begin, request.joined.end
         with self._lock:
-            wait_s = self._policy.spend(len(requests), time.monotonic(), patient=reason is not Reason.AHEAD)
-        got: dict[int, memoryview] = {}
-        if requests and wait_s is not None:
-            time.sleep(wait_s)
-            running = [
-                (numbers, request, self._connections.submit(self._fetch, task, request, reason, moved))
-                for task, numbers, request in requests
-            ]
-            try:
-                for numbers, request, part in running:
-                    data = memoryview(part.result())
-                    for number in (numbers[member] for member in request.members):
-                        span = wanted[number].span
-                        got[number] = data[span.begin - request.begin : span.end - request.begin]
-            finally:
-                for _, _, part in running:
-                    part.cancel()
-            self._note(job, requests, reason)
-            for number, data in got.items():
-                if wanted[number].span.keep:
-                    self._keep(wanted[number].task, data)
-        payload = b"".join(got[number] for number in sorted(got))
-        return Done([len(got[number]) if number in got else -1 for number in range(len(wanted))], payload)
+            flying = self._flying.get(key)
+            if flying is None:
+                flying = self._flying[key] = self._connections.submit(
+                    self._fetch, request.task, request.joined, reason, moved
+                )
+                flying.add_done_callback(lambda _: self._flying.pop(key, None))
+        return flying
 
     def _is_to_be_asked(self, task: FileTask, reason: Reason, due_s: float) -> bool:
         if task.need.zip_name is not None:
@@ -116,15 +148,15 @@ class Ranges:
         self._tally.add(task.remote, bytes=len(part.data), range_bytes=len(part.data), **{f"ranges_{reason.value}": 1})
         return part.data
 
-    def _note(self, job: str, requests: Sequence[tuple[FileTask, list[int], Joined]], reason: Reason) -> None:
+    def _note(self, job: str, requests: Sequence[_Request], reason: Reason) -> None:
         """Have those files fetched whole of which much has been asked for."""
         if reason not in (Reason.RANDOM, Reason.FEW):
             return
         asked: Counter[FileTask] = Counter()
         n_bytes: Counter[FileTask] = Counter()
-        for task, _, request in requests:
-            asked[task] += 1
-            n_bytes[task] += request.end - request.begin
+        for request in requests:
+            asked[request.task] += 1
+            n_bytes[request.task] += request.joined.end - request.joined.begin
         for task, n_ranges in asked.items():
             with self._lock:
                 is_much = self._policy.asked(task, task.need.n_bytes, n_bytes[task], n_ranges)
@@ -137,8 +169,21 @@ class Ranges:
         path = os.path.join(task.local, name)
         if is_present(path, len(table)):
             return
-        with contextlib.suppress(StorageError):  # no room, or no right to write: the reader has the table all the same
-            with self._means.temporaries.begin(task.local, name, n_bytes=len(table)) as kept:
-                kept.write(table)
-                kept.place()
-            self._engine.table_came(path, len(table))
+        # Without room or the right to write there is none: the reader has the table all the same.
+        with contextlib.suppress(StorageError), self._engine.room_for_table(path, len(table)) as has_room:
+            if has_room:
+                with self._means.temporaries.begin(task.local, name, n_bytes=len(table)) as kept:
+                    kept.write(table)
+                    kept.place()
+
+
+def _kept_table(wanted: Wanted) -> memoryview | None:
+    """An offset table that lies beside its file by now, though it did not when it was asked for."""
+    if not wanted.span.keep:
+        return None
+    try:
+        with open(os.path.join(wanted.task.local, table_name(wanted.task.name)), "rb") as file:
+            table = file.read(wanted.span.end + 1)
+    except OSError:
+        return None
+    return memoryview(table) if len(table) == wanted.span.end else None

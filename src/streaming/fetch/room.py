@@ -1,162 +1,290 @@
-"""Room for files: what lies below the cache folders, kept in step with the disk."""
+"""Room for files: where what readers need meets what lies on disk. Pure: times and looks at the disk come in."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from streaming.cache.files import Temporaries, table_name
-from streaming.cache.inventory import Inventory, known_roots
+from streaming.cache.inventory import known_roots
 from streaming.cache.shelf import Lying, Need, Shelf
+from streaming.fetch.policy import URGENT, FetchPolicy
+from streaming.fetch.protocol import Hello
 from streaming.fetch.transfer import FileTask
+from streaming.storage.url import Folder, parse_remote
 
-_LOOK_AGAIN_S: Final = 5.0  # under a limit: another fetcher, a user or another loader may write there too
+_AFTER_ALL: Final = 1 << 40  # the place of what takes the room of files that nobody needs, and of no others
+_LATER: Final = 3  # times as far away as the newcomer is what goes for it
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
-    """Files that go, and which files of readers they are, as far as known."""
+class Tenant:
+    """What a job says of its caches. `sources`: folders that it reads and that are never written, links resolved."""
 
-    paths: list[str]
+    limit_bytes: int | None
+    roots: frozenset[str]
+    folders: frozenset[str]
+    sources: frozenset[str]
+
+    @classmethod
+    def of(cls, hello: Hello) -> Tenant:
+        """The tenant that greets; looks at links."""
+        remotes = [parse_remote(config.remote) for config in hello.streams]
+        return cls(
+            hello.cache_limit if hello.cache_limit >= 0 else None,
+            frozenset(config.root or config.local for config in hello.streams),
+            frozenset(config.local for config in hello.streams),
+            frozenset(os.path.realpath(remote.path) for remote in remotes if isinstance(remote, Folder)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is to be done now: delete `leaving` and say so, then move `tasks`; `without_room` are waited for in vain."""
+
     tasks: list[FileTask]
+    without_room: list[FileTask]
+    leaving: list[str]
+    promises: list[Hashable]  # for which something leaves
 
 
 class Room:
-    """Owns the shelf: which files lie below the roots of this fetcher's jobs. The engine's lock guards every call.
+    """Owns the shelf: which files lie below the roots of jobs with a limit. Who drives it holds the policy's lock.
 
-    `look` and `delete` touch the disk and are called without the lock.
+    A cache that is smaller than what is in use at once saves fetches by what stays in it. If whatever is needed sooner
+    took the room of what is needed later, the cache would always hold just what comes next, and nearly every use of a
+    file would fetch it, as if the longest unused went. So what is announced takes the room only of what is needed
+    several times later; in simulations fetches are then 1.2 times the least that there can be, at the same speed.
     """
 
-    def __init__(self, need_of: Callable[[FileTask], Need], temporaries: Temporaries) -> None:
-        self._need_of_task = need_of
-        self._temporaries = temporaries
+    def __init__(self, policy: FetchPolicy[FileTask]) -> None:
+        self._policy = policy
         self._shelf = Shelf(self._need_of)
-        self._inventory = Inventory()
-        self._looking = threading.Lock()
-        self._tasks: dict[str, FileTask] = {}  # path → what lies there, as far as readers told
-        self._limits: dict[str, int] = {}  # job → bytes
-        self._roots: dict[str, dict[str, None]] = {}  # job under a limit → its cache roots
-        self._copies: dict[str, dict[str, None]] = {}  # and the folders in which it keeps copies
-        self._looked_s = float("-inf")
-        self._used_folders: list[str] = []  # without a limit nobody says what of these is needed: all of it
+        self._tenants: dict[str, Tenant] = {}
+        self._in_force: set[str] = set()  # jobs whose limit holds
+        self._roots: tuple[str, ...] = ()  # that count, with a slash at the end
+        self._moving: set[FileTask] = set()
+        self._tasks: dict[str, FileTask] = {}  # path → what a reader has in its list, holds or waits for
+        self._fetched: set[str] = set()  # what counts and came through us, index or no index
         self.n_evicted = 0
 
     # --- jobs
 
+    def admit(self, job: str, tenant: Tenant, now_s: float) -> bool:
+        """A connection of a job. Whether its limit is yet to be set, after a look at what lies there."""
+        if job not in self._tenants:
+            self._tenants[job] = tenant
+            self._count(now_s)
+        return tenant.limit_bytes is not None and job not in self._in_force
+
+    def limit(self, job: str) -> None:
+        """What lies below the roots of this job is known now. The smallest limit of all jobs holds."""
+        if job in self._tenants:
+            self._in_force.add(job)
+            self._set_limit()
+
+    def lift(self, job: str, now_s: float) -> None:
+        """A job has gone."""
+        self._tenants.pop(job, None)
+        self._in_force.discard(job)
+        self._set_limit()
+        self._count(now_s)
+
     @property
     def is_limited(self) -> bool:
         """Whether any job set a limit."""
-        return bool(self._limits)
+        return bool(self._roots)
 
     @property
     def n_bytes(self) -> int:
-        """What lies on disk and is promised, below the roots that are counted."""
+        """What lies on disk and is promised, below the roots that count."""
         return self._shelf.n_bytes
 
-    def limit(self, job: str, limit_bytes: int, roots: Sequence[str], copies: Sequence[str]) -> None:
-        """A job with a limit begins: all that lies below its roots counts. The smallest limit of all jobs holds."""
-        self._limits[job] = limit_bytes
-        self._roots[job] = dict.fromkeys(roots)
-        self._copies[job] = dict.fromkeys(copies)
-        self._shelf.limit_bytes = min(self._limits.values())
+    @property
+    def roots(self) -> list[str]:
+        """The roots that count."""
+        return [root.rstrip("/") or "/" for root in self._roots]
 
-    def lift(self, job: str) -> None:
-        """A job has gone."""
-        if self._limits.pop(job, None) is not None:
-            del self._roots[job], self._copies[job]
-            self._shelf.limit_bytes = min(self._limits.values(), default=None)
+    @property
+    def copies(self) -> frozenset[str]:
+        """Folders in which jobs with a limit keep copies of remotes, whether these say so or not."""
+        return frozenset().union(*(each.folders for each in self._tenants.values() if each.limit_bytes is not None))
 
-    def known(self, tasks: Sequence[tuple[FileTask, bool]], now_s: float) -> None:
-        """Readers told of files; whether each is there."""
-        for task, present in tasks:
-            self._tasks[task.path] = task
-            if present:
-                self._shelf.used(task.path, now_s)
-
-    def awaited(self, task: FileTask, now_s: float) -> None:
-        """Somebody who waits for this file is told that it is there."""
-        self._tasks[task.path] = task
-        self._shelf.came(task.path, now_s)
+    @property
+    def sources(self) -> frozenset[str]:
+        """Folders from which nothing may be deleted, links resolved."""
+        return frozenset().union(*(tenant.sources for tenant in self._tenants.values()))
 
     # --- room
 
-    def take(self, task: FileTask, place: int) -> Leaving | None:
-        """Room for a file: what must be deleted before it comes, None if there is no room."""
-        leaving = self._shelf.promise(task.path, task.disk_bytes, place, time.time())
-        return None if leaving is None else self._left(leaving)
+    def begin(self, now_s: float) -> Begun:
+        """What begins now, as far as there is room for it, and what must go for it."""
+        for task in self._policy.changed():
+            self._note(task)
+        leaving: list[str] = []
+        promises: list[Hashable] = []
 
-    def free(self, task: FileTask, place: int, used_folders: Sequence[str]) -> Leaving:
-        """What is to be deleted because the disk is full; of these folders only under a limit."""
-        self._used_folders = [] if self._limits else [folder.rstrip("/") + "/" for folder in used_folders]
-        try:
-            return self._left(self._shelf.free(task.disk_bytes, place, time.time()))
-        finally:
-            self._used_folders = []
+        def has_room(task: FileTask, place: int) -> bool:
+            until = place if place == URGENT else place * _LATER
+            found = self._shelf.promise(task, self._counted_bytes(task), until, now_s)
+            if found is None:
+                return False
+            self._moving.add(task)
+            if found:
+                leaving.extend(found)
+                promises.append(task)
+                self._evicted(found)
+            return True
 
-    def ended(self, task: FileTask, *, is_there: bool, is_awaited: bool) -> None:
-        """A transfer ended; `is_awaited`: somebody waits for it, and will open the file now."""
-        self._shelf.settle(task.path)
-        if is_there:
-            now_s = time.time()
-            self._tasks[task.path] = task
-            self._shelf.put(task.path, Lying(max(0, task.need.n_bytes), now_s, may_go=task.need.n_bytes >= 0))
-            if is_awaited:
-                self._shelf.came(task.path, now_s)
-            self._shelf.remove(os.path.join(task.local, table_name(task.name)))
-            if task.config.keep_zip and task.need.zip_name is not None:
-                path = os.path.join(task.local, task.need.zip_name)
-                self._shelf.put(path, Lying(task.need.zip_bytes, now_s, may_go=True))
+        taken = self._policy.take(has_room)
+        excess = object()
+        if shrunk := self._shelf.shrink(excess, now_s):
+            leaving += shrunk
+            promises.append(excess)
+            self._evicted(shrunk)
+        return Begun(taken.begun, taken.without_room, leaving, promises)
 
-    def table_came(self, path: str, n_bytes: int) -> None:
-        """An offset table was kept."""
-        self._shelf.put(path, Lying(n_bytes, time.time(), may_go=True))
+    def gone(self, begun: Begun) -> None:
+        """What had to leave has been deleted."""
+        for promise in begun.promises:
+            self._shelf.gone(promise)
 
-    def _left(self, paths: list[str]) -> Leaving:
+    def used(self, task: FileTask, now_s: float) -> None:
+        """Somebody has waited for this file, which is there."""
+        self._shelf.used(task.path, now_s, just_now=True)
+
+    def opened(self, task: FileTask) -> None:
+        """Who has waited for this file has it open by now."""
+        self._shelf.opened(task.path)
+
+    def held(self, task: FileTask, now_s: float) -> None:
+        """A reader has this file open, or will soon."""
+        self._shelf.used(task.path, now_s)
+
+    def ended(self, task: FileTask, now_s: float, *, n_came: int) -> None:
+        """A transfer ended, and the file is there: `n_came` bytes as far as nobody knew before. -1: it is not there."""
+        self._moving.discard(task)
+        self._shelf.settle(task)
+        if n_came < 0 or not self._counts(task.path):
+            return
+        need = task.need
+        self._came(task.path, need.n_bytes if need.n_bytes >= 0 else n_came, now_s, may_go=need.n_bytes >= 0)
+        if task.config.keep_zip and need.zip_name is not None:
+            self._came(os.path.join(task.local, need.zip_name), need.zip_bytes, now_s)
+
+    def begin_table(self, path: str, n_bytes: int, now_s: float) -> Begun | None:
+        """Room for an offset table, to be placed when what leaves has been deleted. None: there is none."""
+        found = self._shelf.promise(path, n_bytes if self._counts(path) else 0, _AFTER_ALL, now_s)
+        if found is None:
+            return None
+        self._evicted(found)
+        return Begun([], [], found, [path] if found else [])
+
+    def table_ended(self, path: str, n_bytes: int, now_s: float) -> None:
+        """An offset table was placed; -1: it was not."""
+        self._shelf.settle(path)
+        if n_bytes >= 0 and self._counts(path):
+            self._came(path, n_bytes, now_s)
+
+    def why_full(self) -> str:
+        """Why there is no room, for people."""
+        fixed, limit = self._shelf.n_fixed_bytes, self._shelf.limit_bytes
+        others = f", {fixed:,} of them in files that are no copies and stay" if fixed else ""
+        return (
+            f"{self.n_bytes:,} of {limit or 0:,} bytes are taken{others}, and what may go is needed sooner or is in use"
+        )
+
+    def free(self, task: FileTask, found: Mapping[str, Lying], now_s: float) -> list[str]:
+        """What is to be deleted of all that was `found`, because the disk is full.
+
+        Folders of jobs without a limit are left alone: what these need is not known.
+        """
+        spared = tuple(
+            _as_prefix(folder)
+            for tenant in self._tenants.values()
+            if tenant.limit_bytes is None
+            for folder in tenant.folders
+        )
+        disk = Shelf(lambda path: Need(None, True) if path.startswith(spared) else self._need_of(path))
+        for path, lying in found.items():
+            disk.put(path, replace(lying, may_go=lying.may_go or path in self._fetched))
+        place = self._policy.standing(task).place
+        return disk.free(task, task.disk_bytes, URGENT if place is None else place, now_s)
+
+    def freed(self, paths: Collection[str]) -> None:
+        """These have been deleted."""
+        for path in paths:
+            self._shelf.remove(path)
+        self._evicted(paths)
+
+    # --- looks at the disk
+
+    def look_begins(self) -> None:
+        """Somebody begins to look below `roots`."""
+        self._shelf.look_begins()
+
+    def look_ends(self, found: Mapping[str, Lying], unseen: Collection[str], sources: Collection[str]) -> None:
+        """What they found there; `unseen`: folders that could not be read; `sources`: folders, as they were found."""
+        ours = {path for path in self._fetched if path in found and os.path.dirname(path) not in sources}
+        self._shelf.look_ends(
+            {path: replace(lying, may_go=True) if path in ours else lying for path, lying in found.items()}, unseen
+        )
+        self._fetched = {path for path in self._fetched if path in self._shelf}
+
+    # --- inside
+
+    def _set_limit(self) -> None:
+        limits = [tenant.limit_bytes for job, tenant in self._tenants.items() if job in self._in_force]
+        self._shelf.limit_bytes = min((limit for limit in limits if limit is not None), default=None)
+
+    def _count(self, now_s: float) -> None:
+        """Which roots count may have changed: of jobs with a limit, in force or yet to be set."""
+        limited = [tenant for tenant in self._tenants.values() if tenant.limit_bytes is not None]
+        before = self._roots
+        self._roots = tuple(map(_as_prefix, known_roots({root for tenant in limited for root in tenant.roots})))
+        if not self._roots:
+            self._shelf.clear()
+            self._fetched.clear()
+        if self._roots == before:
+            return
+        for task in self._moving:
+            self._shelf.count(task, self._counted_bytes(task))
+
+    def _counts(self, path: str) -> bool:
+        return bool(self._roots) and path.startswith(self._roots)
+
+    def _counted_bytes(self, task: FileTask) -> int:
+        return task.disk_bytes if self._counts(task.path) else 0
+
+    def _came(self, path: str, n_bytes: int, now_s: float, *, may_go: bool = True) -> None:
+        self._shelf.put(path, Lying(n_bytes, now_s, may_go))
+        if may_go:
+            self._fetched.add(path)
+
+    def _evicted(self, paths: Collection[str]) -> None:
         self.n_evicted += len(paths)
-        tasks = [self._tasks.pop(path, None) for path in paths]
-        return Leaving(paths, [task for task in tasks if task is not None])
+        for path in paths:
+            self._fetched.discard(path)
+            if (task := self._tasks.get(path)) is not None:
+                self._policy.evicted(task)
+
+    def _note(self, task: FileTask) -> None:
+        """Remember by its path what readers need, and what that means for the file that lies there."""
+        standing = self._policy.standing(task)
+        if standing.place is not None or standing.is_held:
+            self._tasks[task.path] = task
+        elif self._tasks.get(task.path) == task:
+            del self._tasks[task.path]
+        self._shelf.need_changed(task.path)
 
     def _need_of(self, path: str) -> Need:
-        if any(map(path.startswith, self._used_folders)):
-            return Need(None, True)
         task = self._tasks.get(path)
-        return Need(None, False) if task is None else self._need_of_task(task)
-
-    # --- the disk
-
-    def is_due(self, now_s: float) -> bool:
-        """Whether it is time to look at the disk again."""
-        return bool(self._limits) and not 0 <= now_s - self._looked_s < _LOOK_AGAIN_S
-
-    def look(self, lock: threading.Lock, *, all_roots: Sequence[str] = ()) -> None:
-        """See what lies on disk; one thread at a time, others return at once. Without the lock.
-
-        `all_roots`: these too, for a disk that is full though nobody set a limit.
-        """
-        if not self._looking.acquire(blocking=False):
-            return
-        try:
-            with lock:
-                roots = {root: None for roots in self._roots.values() for root in roots} | dict.fromkeys(all_roots)
-                copies = {folder: None for folders in self._copies.values() for folder in folders}
-                self._shelf.look_begins()
-                self._looked_s = time.time()
-            found = self._inventory.look(known_roots(roots), copies, passed_over=self._temporaries.paths())
-            with lock:
-                self._shelf.look_ends(found)
-        finally:
-            self._looking.release()
+        if task is None:
+            return Need(None, False)
+        standing = self._policy.standing(task)
+        return Need(standing.place, standing.is_held)
 
 
-def delete(paths: Sequence[str]) -> None:
-    """Delete files; what is gone already is gone. An offset table goes with its file."""
-    for path in paths:
-        folder, name = os.path.split(path)
-        for each in (path, os.path.join(folder, table_name(name))):
-            with contextlib.suppress(OSError):
-                os.unlink(each)
+def _as_prefix(folder: str) -> str:
+    return folder.rstrip("/") + "/"

@@ -130,10 +130,17 @@ class Server:
                         self._wake.send(b"\0")
 
     def _converse(self, peer: socket.socket, hello: Hello) -> None:
+        given: FileTask | None = None
         while True:
             peer.settimeout(None)  # an idle client is a client
             try:
-                answer = self._answer(receive_request(peer), hello)
+                request = receive_request(peer)
+                if given is not None:
+                    self._engine.opened_file(given)
+                    given = None
+                answer = self._answer(request, hello)
+                if isinstance(request, Wait) and isinstance(answer, Done):
+                    given = _task(hello, request.need)
             except StreamingError as error:
                 answer = Failed(error)
             peer.settimeout(_SEND_S)

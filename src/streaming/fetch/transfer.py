@@ -31,6 +31,7 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.fetch.attempts import Lane, Lanes, Patience, attempted
+from streaming.fetch.courtesy import Courtesy
 from streaming.fetch.credentials import Wallet
 from streaming.fetch.parts import Parts
 from streaming.fetch.protocol import FileNeed, StreamConfig
@@ -129,6 +130,7 @@ class Means:
     connections: Executor  # for the parts of large files
     rng: random.Random
     claim: Claim = claim_nothing
+    courtesy: Courtesy = field(default_factory=Courtesy)
 
     @contextlib.contextmanager
     def store(self, config: StreamConfig) -> Iterator[Store]:
@@ -168,7 +170,7 @@ def _fetch(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
     def attempt(_: int) -> None:
         moved.n_attempts += 1
         with means.store(task.config) as store:
-            _receive(task, _Source(task, store, lane, moved), means.temporaries)
+            _receive(task, _Source(task, store, lane, moved, means.courtesy), means.temporaries)
 
     attempted(task.shown, task.patience, lane, attempt, rng=means.rng)
 
@@ -218,6 +220,7 @@ class _Source:
     store: Store
     lane: Lane
     moved: Moved
+    courtesy: Courtesy
 
 
 def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
@@ -290,7 +293,7 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
     task, store, lane, moved = source.task, source.store, source.lane, source.moved
     content = store.get(name)
     lane.answered(time.monotonic())  # a long transfer is a sign of life from its beginning on
-    facts, n_got, n_resumed_at = content.facts, 0, 0
+    facts, n_got, n_resumed_at, given_s = content.facts, 0, 0, 0.0
     _check_size(task, facts.n_bytes, n_bytes, name)
     shown = f"{task.shown_remote}/{name}"
     while True:
@@ -299,6 +302,7 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
                 n_got += len(chunk)
                 moved.n_bytes += len(chunk)
                 yield chunk
+                given_s = source.courtesy.give_way(given_s)
             if n_got < facts.n_bytes:
                 raise TransferDamagedError(f"{shown}: {n_got} bytes came of {facts.n_bytes}: the transfer was cut")
             break

@@ -18,7 +18,7 @@ _ROUND_SHIFT: Final = 32
 """A round's number lies above the half word that it hashes."""
 
 Round = Callable[[int, NDArray[np.uint64]], NDArray[np.uint64]]
-"""The bits of half words in one round: (number, uint64 (any,)) -> uint64 (any,)."""
+"""Fresh bits for half words in one round: (number, uint64 (any,)) -> uint64 (any,)."""
 
 
 def half_width(n: int) -> int:
@@ -31,7 +31,10 @@ def feistel(words: NDArray[np.uint64], half: NDArray[np.uint64] | np.uint64, tur
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = words >> half, words & mask
     for number in range(ROUNDS):
-        left, right = right, left ^ (turn(number, right) & mask)
+        turned = turn(number, right)
+        turned &= mask
+        turned ^= left
+        left, right = right, turned
     result: NDArray[np.uint64] = (left << half) | right
     return result
 
@@ -41,13 +44,14 @@ def permuted(numbers: NDArray[np.int64], n: NDArray[np.int64], keys: NDArray[np.
     # Exact for these n: doubles hold 53 bits, and the exponent is the bit length.
     n_bits = np.frexp(np.maximum(n - 1, 1).astype(np.float64))[1]
     half = ((n_bits + 1) // 2).astype(np.uint64)
-    words, limit = numbers.astype(np.uint64), n.astype(np.uint64)
-    outside = np.arange(len(words))
+    limit = n.view(np.uint64)
+    words = _one_turn(numbers.view(np.uint64), half, keys)
+    outside = np.flatnonzero(words >= limit)
     while len(outside):
         walked = _one_turn(words[outside], half[outside], keys[outside])
         words[outside] = walked
-        outside = outside[walked >= limit[outside]]
-    return words.astype(np.int64)
+        outside = outside[np.flatnonzero(walked >= limit[outside])]
+    return words.view(np.int64)
 
 
 def _one_turn(words: NDArray[np.uint64], half: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -7,7 +7,7 @@ change without changing every epoch order.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
 _MULTIPLIER_1: Final = 0xBF58476D1CE4E5B9
 _MULTIPLIER_2: Final = 0x94D049BB133111EB
 _WORD: Final = (1 << 64) - 1
+_STEPS: Final = np.arange(1 << 14, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA)
+"""What counters add to a key: for the first ones kept, as making them takes as long as a fourth of the hash."""
 
 
 class Purpose:
@@ -60,23 +62,36 @@ def derive_key(*parts: int) -> int:
 
 def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
     """64 random bits for every counter. int64 (any shape) -> uint64 (same shape)."""
-    words = counters.astype(np.uint64)
-    words *= np.uint64(GOLDEN_GAMMA)
+    words = counters.view(np.uint64) * np.uint64(GOLDEN_GAMMA)
     words += np.uint64(key)
     return mix64(words)
 
 
 def bits_between(key: int, start: int, stop: int) -> NDArray[np.uint64]:
     """64 random bits for the counters start..stop-1: uint64 (counter,)."""
-    words = np.arange(start, stop, dtype=np.uint64)
-    words *= np.uint64(GOLDEN_GAMMA)
-    words += np.uint64(key)
-    return mix64(words)
+    first = np.uint64((key + start * GOLDEN_GAMMA) & _WORD)
+    n = stop - start
+    steps = _STEPS[:n] if n <= len(_STEPS) else np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA)
+    return mix64(steps + first)
 
 
 def chained_bits(words: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Bits for pairs: each word is the key of its counter. uint64, int64 (pair,) -> uint64 (pair,)."""
-    return mix64(words + counters.astype(np.uint64) * np.uint64(GOLDEN_GAMMA))
+    mixed = counters.view(np.uint64) * np.uint64(GOLDEN_GAMMA)
+    mixed += words
+    return mix64(mixed)
+
+
+def keyed_order(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The stable order of random words. uint64 (any,) -> int64 (any,). A fifth of the time of a stable sort."""
+    order = np.argsort(words)
+    in_order = words[order]
+    return np.argsort(words, kind="stable") if (in_order[1:] == in_order[:-1]).any() else order
+
+
+def smallest_type(stop: int) -> type[np.integer[Any]]:
+    """A type for numbers from 0 to below `stop`: of 8 or 16 bits where they do, as those are stably sorted by radix."""
+    return np.uint8 if stop <= 1 << 8 else np.uint16 if stop <= 1 << 16 else np.int64
 
 
 def _mix64_of_int(word: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
-from streaming.order.bits import Purpose, bits, chained_bits, derive_key
+from streaming.order.bits import Purpose, bits, chained_bits, derive_key, keyed_order
 from streaming.order.catalog import Catalog
 from streaming.order.grid import LaneGrid
 from streaming.order.rows import RowChoice
@@ -146,7 +146,7 @@ class Part:
         mixing = self._mixing
         # Stable, and one key for all pieces of a run: they stay consecutive.
         shard_bits = bits(derive_key(mixing.seed, mixing.epoch, number, Purpose.RUN_ORDER), runs.shard)
-        runs = runs.pick(np.argsort(chained_bits(shard_bits, runs.pass_number), kind="stable"))
+        runs = runs.pick(keyed_order(chained_bits(shard_bits, runs.pass_number)))
         algorithm = mixing.algorithm
         assert isinstance(algorithm, Lanewise)
         key = derive_key(mixing.seed, mixing.epoch, number, Purpose.SHUFFLE)
@@ -192,8 +192,7 @@ def _deal(catalog: Catalog, drawn: Drawn, shards: NDArray[np.int64], mixing: Mix
         runs = lay_runs(catalog, drawn, shards)
         return runs.pick(np.argsort(runs.pass_number, kind="stable"))
     # By seed and shard alone: all passes of a shard lie side by side, and nodes keep their shards between epochs.
-    keyed = bits(derive_key(mixing.seed, Purpose.DEAL), shards)
-    return lay_runs(catalog, drawn, shards[np.argsort(keyed, kind="stable")])
+    return lay_runs(catalog, drawn, shards[keyed_order(bits(derive_key(mixing.seed, Purpose.DEAL), shards))])
 
 
 def _shard_uses(runs: RunUses, shard: NDArray[np.int64], lane: int) -> ShardUses:

@@ -53,9 +53,11 @@ class EvenMerge:
 
     def find(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which sequence each position comes from, and the index there. int64 (position,) -> two of the same."""
-        sequences = np.zeros(len(positions), np.int64)
-        indices = np.zeros(len(positions), np.int64)
-        todo: list[tuple[_Join | int, NDArray[np.int64] | slice, NDArray[np.int64]]] = [
+        if isinstance(self._root, int):
+            return np.full(len(positions), self._root, np.int64), positions
+        sequences = np.empty(len(positions), np.int64)
+        indices = np.empty(len(positions), np.int64)
+        todo: list[tuple[_Join | int, NDArray[np.int64], NDArray[np.int64]]] = [
             (self._root, np.arange(len(positions)), positions)
         ]
         while todo:
@@ -63,28 +65,26 @@ class EvenMerge:
             if isinstance(node, int):
                 sequences[at], indices[at] = node, rank
                 continue
-            n, n_left = np.uint64(node.n), np.uint64(node.n_left)
-            quotient, rest = _divided(rank, node.n_left, node.n)
-            rounded_up = 2 * rest >= n
-            before = (quotient + rounded_up).view(np.int64)
-            # One more of the first q: the share grows if its rest passes a half.
-            following = rest + n_left
-            is_left = np.where(rounded_up, 2 * following >= 3 * n, 2 * following >= n)
-            at = np.asarray(at)
-            todo.append((node.left, at[is_left], before[is_left]))
-            todo.append((node.right, at[~is_left], (rank - before)[~is_left]))
+            before, rest = _divided(rank, node.n_left, node.n, node.n // 2)
+            # The next one is of the left side if that has one more of the first q + 1.
+            is_left = rest >= np.uint64(node.n - node.n_left)
+            # By numbers, as masks that follow no pattern cost several times as much.
+            left, right = np.flatnonzero(is_left), np.flatnonzero(~is_left)
+            todo.append((node.left, at[left], before[left]))
+            todo.append((node.right, at[right], rank[right] - before[right]))
         return sequences, indices
 
     def positions(self, sequence: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The positions of samples of one sequence: what `find` undoes. int64 (index,) -> int64 (index,)."""
         ranks = indices
         for join, is_left in self._paths.get(sequence, []):
-            n_side = join.n_left if is_left else join.n - join.n_left
-            # Sample r of the left side is the last of the first q where q n_left / n + 1/2 is first at least r + 1,
-            # of the right side where q n_right / n - 1/2 is first above r.
-            quotient, rest = _divided(ranks, join.n, n_side)
-            twice = 2 * rest + np.uint64(join.n - is_left)
-            ranks = (quotient + twice // np.uint64(2 * n_side)).astype(np.int64)
+            # Sample r of the left side is the last of the first q where floor(q n_left / n + 1/2) is first r + 1, of
+            # the right side where q less that is first r + 1.
+            half = join.n // 2
+            if is_left:
+                ranks, _ = _divided(ranks, join.n, join.n_left, join.n - half - 1)
+            else:
+                ranks, _ = _divided(ranks, join.n, join.n - join.n_left, half)
         return ranks
 
     def all_counts(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -96,7 +96,7 @@ class EvenMerge:
             if isinstance(node, int):
                 counts[:, node] = n_first
                 continue
-            n_left = _left_share(n_first, node.n_left, node.n)
+            n_left, _ = _divided(n_first, node.n_left, node.n, node.n // 2)
             todo += [(node.left, n_left), (node.right, n_first - n_left)]
         return counts
 
@@ -110,7 +110,7 @@ class EvenMerge:
                 if counts:
                     counts[node] = n_first
                 continue
-            n_left = (2 * n_first * node.n_left + node.n) // (2 * node.n)
+            n_left = (n_first * node.n_left + node.n // 2) // node.n
             todo += [(node.left, n_left), (node.right, n_first - n_left)]
         return counts
 
@@ -128,21 +128,20 @@ def _paths(root: _Join | int) -> dict[int, list[tuple[_Join, bool]]]:
     return paths
 
 
-def _left_share(ranks: NDArray[np.int64], n_left: int, n: int) -> NDArray[np.int64]:
-    """floor(q × n_left / n + 1/2) for every q, exactly."""
-    quotient, rest = _divided(ranks, n_left, n)
-    return (quotient + (2 * rest >= np.uint64(n))).astype(np.int64)
-
-
-def _divided(ranks: NDArray[np.int64], factor: int, divisor: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Q × factor divided by a divisor: quotient and rest, in two digits, as the product may need 84 bits."""
-    words = ranks.astype(np.uint64)
+def _divided(
+    ranks: NDArray[np.int64], factor: int, divisor: int, plus: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Rank × factor + plus divided by a divisor: quotient and rest. In two digits where a product may need 84 bits."""
+    words, factor_word = ranks.astype(np.uint64), np.uint64(factor)
     if int(ranks.max(initial=0)) * factor < 1 << 63:  # one will do
-        return _divided_words(words * np.uint64(factor), divisor)
-    high, rest = _divided_words((words >> np.uint64(_LOW_BITS)) * np.uint64(factor), divisor)
-    low = (rest << np.uint64(_LOW_BITS)) + (words & np.uint64((1 << _LOW_BITS) - 1)) * np.uint64(factor)
+        words *= factor_word
+        words += np.uint64(plus)
+        quotient, rest = _divided_words(words, divisor)
+        return quotient.view(np.int64), rest
+    high, rest = _divided_words((words >> np.uint64(_LOW_BITS)) * factor_word, divisor)
+    low = (rest << np.uint64(_LOW_BITS)) + (words & np.uint64((1 << _LOW_BITS) - 1)) * factor_word + np.uint64(plus)
     quotient, rest = _divided_words(low, divisor)
-    return (high << np.uint64(_LOW_BITS)) + quotient, rest
+    return ((high << np.uint64(_LOW_BITS)) + quotient).view(np.int64), rest
 
 
 def _divided_words(words: NDArray[np.uint64], divisor: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:

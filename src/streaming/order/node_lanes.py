@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order.epoch import EpochOrder
-from streaming.order.grid import LaneGrid
+from streaming.order.grid import LaneGrid, most_missed
 from streaming.order.partition import lanes_of_node, node_share
 from streaming.order.topology import Topology
 from streaming.order.unit_merge import UnitMerge
@@ -40,7 +40,7 @@ def lanes_of_batches(order: EpochOrder, topology: Topology, node: int, start: in
         return [_of_one_order(order.parts[0].grid, topology, node, start, n_slots, n)]
     if isinstance(merge, UnitMerge) and not order.deals_units:  # a batch is of one order, and begins at a unit of it
         return [_of_one_order(part.grid, topology, node, 0, n_slots, 1 << 62) for part in order.parts]
-    return _of_merged([part.grid for part in order.parts], topology, node, n_slots)
+    return _of_merged([part.grid.n_lanes for part in order.parts], topology, node, n_slots)
 
 
 def _of_one_order(
@@ -54,20 +54,16 @@ def _of_one_order(
     return lanes_of_node(grid, starts, n_slots, topology, node)
 
 
-def _of_merged(grids: list[LaneGrid], topology: Topology, node: int, n_slots: int) -> Lanes:
-    """A batch has a stretch of each order, of any length.
+def _of_merged(n_lanes: list[int], topology: Topology, node: int, n_slots: int) -> Lanes:
+    """A batch has a stretch of each order, of any length. Of m slots, a share l/C so lies before canonical node l of C.
 
-    With C a power of two, any stretch lies in aligned halves, quarters, … of the canonical nodes evenly to within less
-    than a sample. The first l of C are at most log2 C of those together; so as many slots as orders × log2 C at most
-    lie before them more or less than l/C of all.
+    To within what stretches miss, all together. Where orders have fewer canonical nodes than others, those count as the
+    first of several, so up to the next canonical node of the order with fewest more may lie before l.
     """
+    if any(n & (n - 1) for n in n_lanes):
+        return [np.arange(n, dtype=np.int64) for n in n_lanes]
     low, high = node_share(n_slots, topology, node)
-    if any(grid.n_lanes & (grid.n_lanes - 1) for grid in grids):
-        return [np.arange(grid.n_lanes, dtype=np.int64) for grid in grids]
-    slack = sum(grid.n_lanes.bit_length() - 1 for grid in grids)
-    lanes = []
-    for grid in grids:
-        first = max(0, ((low - slack) * grid.n_lanes) // n_slots - 1)
-        stop = min(grid.n_lanes, -((-(high + slack) * grid.n_lanes) // n_slots) + 1)
-        lanes.append(np.arange(first, stop, dtype=np.int64))
-    return lanes
+    missed, fewest = sum(most_missed(n) for n in n_lanes), min(n_lanes)
+    first = max(0, (low - missed) * fewest // n_slots)
+    stops = [min(n, -(-(high + missed) * n // n_slots)) for n in n_lanes]
+    return [np.arange(first * (n // fewest), stop, dtype=np.int64) for n, stop in zip(n_lanes, stops)]

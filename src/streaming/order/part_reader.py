@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.order.bits import smallest_type
 from streaming.order.lanes import Lane, Part, RunTable
 from streaming.order.rows import RowReader
 from streaming.order.shuffle.protocol import PointShuffle
@@ -43,9 +44,9 @@ class _Found:
         n_runs = n if with_runs else 0
         return cls(np.empty(n, np.int64), np.empty(n_runs, np.int64), np.empty(n_runs, np.int64))
 
-    def fill(self, table: RunTable, places: NDArray[np.int64], at: NDArray[np.int64] | slice) -> None:
+    def fill(self, table: RunTable, places: NDArray[np.int64], at: slice) -> None:
         """Puts what lies at these places of a table there."""
-        runs = np.searchsorted(table.offsets, places, "right") - 1
+        runs = table.offsets.searchsorted(places, "right") - 1
         self.ids[at] = table.id_base[runs] + places
         if len(self.shards):
             self.shards[at] = table.shard[runs]
@@ -86,16 +87,15 @@ class _WindowReader:
         if self._part.grid.n_lanes == 1:
             self._walker(0).fill(found, ranks, slice(None))
             return found.rows(self._rows)
-        # 16 bits where they suffice: numpy sorts those by radix.
-        few = self._part.grid.n_lanes <= 1 << 16
-        order = np.argsort(lanes.astype(np.uint16) if few else lanes, kind="stable")
-        ranks = ranks[order]
-        in_order = lanes[order]
+        order = np.argsort(lanes.astype(smallest_type(self._part.grid.n_lanes)), kind="stable")
+        ranks, in_order = ranks[order], lanes[order]
         starts = np.flatnonzero(np.diff(in_order, prepend=np.int64(-1)))
         ends = np.append(starts[1:], len(in_order))
         for lane, start, end in zip(in_order[starts].tolist(), starts.tolist(), ends.tolist()):
-            self._walker(lane).fill(found, ranks[start:end], order[start:end])
-        return found.rows(self._rows)
+            self._walker(lane).fill(found, ranks[start:end], slice(start, end))
+        ids = np.empty(len(positions), np.int64)
+        ids[order] = found.rows(self._rows)
+        return ids
 
     def _walker(self, lane: int) -> _Walker:
         walker = self._walkers.get(lane)
@@ -114,7 +114,7 @@ class _Walker:
         self._first = 0
         self._started = False
 
-    def fill(self, found: _Found, ranks: NDArray[np.int64], at: NDArray[np.int64] | slice) -> None:
+    def fill(self, found: _Found, ranks: NDArray[np.int64], at: slice) -> None:
         """Puts what lies at ranks of this canonical node, int64 (rank,), there."""
         found.fill(self._lane.table, self._places(ranks), at)
 
@@ -122,7 +122,7 @@ class _Walker:
         if not len(ranks):
             return ranks
         within = ranks - self._first
-        if within.min() >= 0 and within.max() < len(self._chunk):
+        if within.view(np.uint64).max() < len(self._chunk):  # ranks before the chunk are huge there
             return self._chunk[within]
         order = np.argsort(ranks, kind="stable")
         in_order = ranks[order]

@@ -81,16 +81,18 @@ def rank_positions(
         node_from, _ = node_share(n_slots, topology, node)
         low, high = n_slots * group // topology.n_groups, n_slots * (group + 1) // topology.n_groups
         return np.sort(positions, axis=1)[:, low - node_from : high - node_from]
-    dealt = _in_keyed_order(positions, keys.node_deal, parts)
-    mine = dealt[:, group - topology.groups_of(node).start :: topology.groups_per_node]
-    return _in_keyed_order(mine, keys.rank_order, None)
+    dealt_to = slice(group - topology.groups_of(node).start, None, topology.groups_per_node)
+    mine = _in_keyed_order(positions, keys.node_deal, parts, dealt_to)
+    return _in_keyed_order(mine, keys.rank_order, None, slice(None))
 
 
-def _in_keyed_order(positions: NDArray[np.int64], key: int, parts: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Each row by part, then in the order of its positions' bits; (batch, slot) -> (batch, slot)."""
+def _in_keyed_order(
+    positions: NDArray[np.int64], key: int, parts: NDArray[np.int64] | None, which: slice
+) -> NDArray[np.int64]:
+    """Each row by part, then in the order of its positions' bits; of that, these. (batch, slot) -> (batch, slot)."""
     n_slots = positions.shape[1]
     if n_slots < 2 or not len(positions):
-        return positions
+        return positions[:, which]
     # The lowest bits make room for the slot, the highest for the part: one plain sort of words.
     slot_mask = np.uint64((1 << (n_slots - 1).bit_length()) - 1)
     words = bits(key, positions)
@@ -98,12 +100,12 @@ def _in_keyed_order(positions: NDArray[np.int64], key: int, parts: NDArray[np.in
         n_part_bits = int(parts.max()).bit_length()
         words >>= np.uint64(n_part_bits)
         if n_part_bits:
-            words |= parts.astype(np.uint64) << np.uint64(64 - n_part_bits)
+            words |= parts.view(np.uint64) << np.uint64(64 - n_part_bits)
     words &= ~slot_mask
     words |= np.arange(n_slots, dtype=np.uint64)
     words.sort(axis=1)
-    words &= slot_mask
-    return np.take_along_axis(positions, words.view(np.int64), axis=1)
+    slots = (words[:, which] & slot_mask).view(np.int64)
+    return np.take_along_axis(positions, slots, axis=1)
 
 
 def steps_to_lanes(grid: LaneGrid, starts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -16,6 +16,8 @@ from streaming.order.topology import Topology
 from streaming.order.uses import LanesFrom, returning_shards, uses_of_node
 
 REMAINDERS: Final = ("pad", "drop", "exact")
+_SLOTS_AT_ONCE: Final = 1 << 14
+"""What the processor's cache holds while the slots of many batches are dealt."""
 
 
 class EpochPlan:
@@ -77,9 +79,10 @@ class EpochPlan:
             raise OptionError(f"batches {int(ks[0])}..{int(ks[-1])} are not all in 0..{self.n_batches - 1}")
         n_regular = int(np.searchsorted(ks, self._n_regular, "left"))
         blocks = []
-        if n_regular:
-            starts = self.start + ks[:n_regular] * self.global_batch
-            n_slots = self.global_batch // self._slot
+        n_slots = self.global_batch // self._slot
+        n_at_once = max(1, _SLOTS_AT_ONCE // (n_slots if self.order.deals_units else n_slots // self.topology.n_nodes))
+        for first in range(0, n_regular, n_at_once):
+            starts = self.start + ks[first : min(first + n_at_once, n_regular)] * self.global_batch
             share = node_shares(self.order, self.topology, self.topology.node_of(rank), starts, n_slots)
             blocks.append(self._rank_positions(share, n_slots, rank))
         for k in ks[n_regular:].tolist():

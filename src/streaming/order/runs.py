@@ -100,16 +100,29 @@ def check_run_count(n_runs: int) -> None:
 
 def sum_of_run_squares(catalog: Catalog, drawn: Drawn) -> int:
     """Σ z² over all runs that `lay_runs` would lay, exactly, without laying them."""
-    n_full, rest = np.divmod(catalog.shard_sizes, MOST_ROWS_PER_RUN)
-    passes = drawn.passes
-    total = int((passes * n_full).sum()) * MOST_ROWS_PER_RUN**2 + sum_of_squares(drawn.sampled)
-    return total + sum(int(p) * sum_of_squares(rest[passes == p]) for p in np.unique(passes))
+    n_full = catalog.shard_sizes // MOST_ROWS_PER_RUN
+    rest = catalog.shard_sizes - n_full * MOST_ROWS_PER_RUN
+    whole = int((drawn.passes * n_full).sum()) * MOST_ROWS_PER_RUN**2 + sum_of_products(drawn.passes, rest * rest)
+    return whole + sum_of_squares(drawn.sampled)
 
 
 def sum_of_squares(values: NDArray[np.int64]) -> int:
     """Σ v² exactly, for non-negative int64 of any size: floats would round, and not alike everywhere."""
-    limbs = [(values >> np.int64(shift)) & np.int64(0xFFFF) for shift in (0, 16, 32, 48)]
-    return sum(int((a * b).sum()) << (16 * (i + j)) for i, a in enumerate(limbs) for j, b in enumerate(limbs))
+    return sum_of_products(values, values)
+
+
+def sum_of_products(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
+    """Σ vw exactly, for non-negative int64 of any size, up to 2³¹ of them."""
+    limbs_of_right = _limbs(right)
+    return sum(
+        int((a * b).sum()) << 16 * (i + j) for i, a in enumerate(_limbs(left)) for j, b in enumerate(limbs_of_right)
+    )
+
+
+def _limbs(values: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Values in digits of 16 bits, the lowest first, as many as the largest needs."""
+    n_bits = int(values.max(initial=0)).bit_length()
+    return [(values >> np.int64(shift)) & np.int64(0xFFFF) for shift in range(0, n_bits, 16)]
 
 
 def _ragged(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

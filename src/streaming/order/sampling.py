@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order.bits import Purpose, bits, derive_key
+from streaming.order.bits import Purpose, bits, derive_key, keyed_order
 from streaming.order.catalog import Catalog
 from streaming.order.runs import MOST_ROWS_PER_RUN, Drawn, check_run_count
 
@@ -61,7 +61,7 @@ def draw(catalog: Catalog, draws: NDArray[np.int64], sampling: Sampling) -> Draw
         if not wanted:
             continue
         key = derive_key(sampling.seed, sampling.epoch, stream, Purpose.SAMPLE)
-        order = start + np.argsort(bits(key, shard[start:stop]), kind="stable")
+        order = start + keyed_order(bits(key, shard[start:stop]))
         sampled[order] = _pick(n_rows[order], wanted, min(sampling.granularity, MOST_ROWS_PER_RUN), key)
     return Drawn(per_shard, sampled, first_piece)
 

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.order.bits import smallest_type
 from streaming.order.epoch import EpochOrder
 from streaming.order.merge import EvenMerge
 from streaming.order.partition import lane_counts, node_positions, node_share, steps_to_lanes
@@ -53,8 +54,7 @@ def node_slots_by_sort(order: EpochOrder, topology: Topology, node: int, positio
     """The definition: slots sorted by the canonical node of the sample that they stand for, and cut. (batch, slot)."""
     low, high = node_share(positions.shape[1], topology, node)
     lanes, parts = order.lanes_and_parts(order.source(positions.ravel()))
-    if order.n_canonical_nodes <= 1 << 16:
-        lanes = lanes.astype(np.uint16)  # numpy sorts those by radix
+    lanes = lanes.astype(smallest_type(order.n_canonical_nodes))
     mine = np.argsort(lanes.reshape(positions.shape), axis=1, kind="stable")[:, low:high]
     dealt_by = None if order.mixed else np.take_along_axis(parts.reshape(positions.shape), mine, axis=1)
     return np.take_along_axis(positions, mine, axis=1), dealt_by

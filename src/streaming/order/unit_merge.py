@@ -10,25 +10,29 @@ Unit t of an order with `stride` canonical nodes lies in that of residue `t mod 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order.bits import Purpose, bits_between, derive_key
+from streaming.order.bits import Purpose, bits_between, derive_key, smallest_type
 from streaming.order.merge import EvenMerge
 
 BLOCK_BITS: Final = 12
 _BLOCK: Final = 1 << BLOCK_BITS
-_MOST_KEPT: Final = 8
+_NUMBERS: Final = np.arange(_BLOCK, dtype=np.uint16)
+_MOST_KEPT: Final = 256
+"""Blocks, 12 KB each: as many as one call may look at, where readers are far apart."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Block:
-    """The units of a block in order: which order each is of, and its number there, int64 (unit,) each."""
+    """The units of a block in order: which order each is of, and its number among those of it here, (unit,) each."""
 
-    parts: NDArray[np.int64]
-    numbers: NDArray[np.int64]
+    parts: NDArray[np.integer[Any]]
+    numbers: NDArray[np.uint16]
+    before: NDArray[np.int64]
+    """How many units of each order lie before the block, int64 (order,)."""
 
 
 class UnitMerge:
@@ -42,6 +46,7 @@ class UnitMerge:
         self._merge = EvenMerge(n_units)
         self._key = key
         self._kept: dict[int, _Block] = {}
+        self._kept_before: dict[int, _Block] = {}
 
     @classmethod
     def of(cls, lengths: list[int], unit: int, strides: list[int], seed: int, epoch: int, shuffle: bool) -> UnitMerge:
@@ -70,15 +75,17 @@ class UnitMerge:
 
     def find_units(self, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The order that each unit is of, and its number there. int64 (unit,) -> two of the same."""
-        if self._key is None:
+        if self._key is None or not len(units):
             return self._merge.find(units)
         blocks = units >> BLOCK_BITS
-        if not len(units) or blocks[0] == blocks[-1] == blocks.min() == blocks.max():
-            return self._find_in_block(int(blocks[0]) if len(units) else 0, units)
-        parts, numbers = np.empty(len(units), np.int64), np.empty(len(units), np.int64)
-        for block in np.unique(blocks).tolist():
-            mine = np.flatnonzero(blocks == block)
-            parts[mine], numbers[mine] = self._find_in_block(block, units[mine])
+        steps = np.diff(blocks)
+        if steps.min(initial=0) < 0:
+            parts, numbers = np.empty(len(units), np.int64), np.empty(len(units), np.int64)
+            in_order = np.argsort(blocks, kind="stable")
+            parts[in_order], numbers[in_order] = self.find_units(units[in_order])
+            return parts, numbers
+        found = [self._find_in_block(piece) for piece in np.split(units, np.flatnonzero(steps) + 1)]
+        parts, numbers = (np.concatenate(column) for column in zip(*found))
         return parts, numbers
 
     def unit_counts(self, n_first: int) -> list[int]:
@@ -92,17 +99,22 @@ class UnitMerge:
             counts += np.bincount(self._block(number).parts[:n_more], minlength=len(counts))
         return [int(n) for n in counts]
 
-    def _find_in_block(self, number: int, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _find_in_block(self, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same for units of one block, at least one."""
+        number = int(units[0]) >> BLOCK_BITS
         block = self._block(number)
         within = units - (number << BLOCK_BITS)
-        return block.parts[within], block.numbers[within]
+        parts = block.parts[within].astype(np.int64)
+        return parts, block.before[parts] + block.numbers[within]
 
     def _block(self, number: int) -> _Block:
-        block = self._kept.get(number)
+        block = self._kept.get(number) or self._kept_before.get(number)
         if block is None:
             block = self._make_block(number)
-            # Replaced, never changed: other threads may look. Made twice by two threads, a block is the same.
-            self._kept = dict([*self._kept.items(), (number, block)][-_MOST_KEPT:])
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept_before, self._kept = self._kept, {}
+            # Made twice by two threads, a block is the same.
+            self._kept[number] = block
         return block
 
     def _make_block(self, number: int) -> _Block:
@@ -110,18 +122,19 @@ class UnitMerge:
         start, stop = number << BLOCK_BITS, min((number + 1) << BLOCK_BITS, sum(self.n_units))
         before = np.array(self._merge.counts(start), np.int64)
         n_here = np.array(self._merge.counts(max(start, stop)), np.int64) - before
-        parts = np.repeat(np.arange(len(before), dtype=np.int64), n_here)
+        n = max(0, stop - start)
+        parts = np.repeat(np.arange(len(before), dtype=smallest_type(len(before))), n_here)
         # The lowest bits make room for the place in the block: a plain sort of words, far faster than an argsort.
-        words = bits_between(self._key, start, start + len(parts))
+        words = bits_between(self._key, start, start + n)
         words &= ~np.uint64(_BLOCK - 1)
-        words |= np.arange(len(parts), dtype=np.uint64)
+        words |= _NUMBERS[:n]
         words.sort()
-        parts = parts[(words & np.uint64(_BLOCK - 1)).view(np.int64)]
-        # Each order's units come in their own order: the first of them here is number `before`, and so on.
-        by_part = np.argsort(parts.astype(np.uint16) if len(before) <= 1 << 16 else parts, kind="stable")
-        numbers = np.empty(len(parts), np.int64)
-        numbers[by_part] = np.arange(len(parts)) + np.repeat(before - (np.cumsum(n_here) - n_here), n_here)
-        return _Block(parts, numbers)
+        words &= np.uint64(_BLOCK - 1)
+        parts = parts[words.view(np.int64)]
+        # Each order's units come in their own order.
+        numbers = np.empty(n, np.uint16)
+        numbers[np.argsort(parts, kind="stable")] = _NUMBERS[:n] - np.repeat(np.cumsum(n_here) - n_here, n_here)
+        return _Block(parts, numbers, before)
 
 
 def whole_units(n: int, unit: int, stride: int) -> int:

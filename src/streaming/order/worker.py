@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 from streaming.errors import OptionError
 from streaming.order.plan import EpochPlan
 
-_SAMPLES_PER_LANE: Final = 64
-_FEWEST_PER_CALL: Final = 512
+_SAMPLES_PER_LANE: Final = 128
+_FEWEST_PER_CALL: Final = 1 << 13
+_MOST_PER_CALL: Final = 1 << 17
 
 
 class WorkerReader:
     """Reads one worker's batches of an epoch in order. Owns the windows of the order that it stands in; for one thread.
 
-    It plans ahead, from what is asked for at first up to 64 samples per canonical node of its node: batch by batch
-    would cost ten times as much.
+    It plans ahead, from what is asked for at first up to 128 samples per canonical node of its node, 8,192 at least:
+    batch by batch would cost ten times as much.
     """
 
     def __init__(self, plan: EpochPlan, rank: int, worker: int, n_workers: int) -> None:
@@ -30,8 +31,8 @@ class WorkerReader:
         self._rank = rank
         self._n_workers = n_workers
         self._reader = plan.order.reader()
-        n_lanes = -(-plan.order.n_canonical_nodes // plan.topology.n_nodes)
-        self._most_per_call = max(_FEWEST_PER_CALL, _SAMPLES_PER_LANE * n_lanes)
+        n_lanes = -(-sum(part.grid.n_lanes for part in plan.order.parts) // plan.topology.n_nodes)
+        self._most_per_call = min(max(_FEWEST_PER_CALL, _SAMPLES_PER_LANE * n_lanes), _MOST_PER_CALL)
         self._per_call = 1
         self._next_planned = worker  # the next batch to plan
         self._next_handed = worker  # the next batch to hand out

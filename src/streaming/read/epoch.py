@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from typing import Any, Final
 from streaming.errors import ClosedError, OptionError
 from streaming.order import Cursor
 from streaming.read.locks import ForkSafeLock, members
+from streaming.read.nameless import nameless_file
 
 _HEADER: Final = struct.Struct("<qqqqq")  # epochs begun so far, epoch to begin next, has cursor, its epoch, its samples
 _ENTRY: Final = struct.Struct("<qqqqqq")  # key, epoch, start, batch size (0: the dataset's), workers, given up
@@ -37,11 +37,15 @@ _FILE_BYTES: Final = _HEADER.size + _N_ENTRIES * _ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An epoch that has begun: its number, the samples spent before its first one here, and the batch size."""
+    """An epoch that has begun: its number, the samples spent before its first one here, and the batch size.
+
+    `number`: how many epochs had begun before it, in this rank process and its workers.
+    """
 
     epoch: int
     start: int
     batch_size: int | None
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class EpochRing:
     """The epochs begun in one rank process and its workers. Owns one descriptor; safe between threads and processes."""
 
     def __init__(self) -> None:
-        self._adopt(_nameless_file())
+        self._adopt(nameless_file("streaming-epochs", _FILE_BYTES))
 
     def _adopt(self, fd: int) -> None:
         self._fd = fd
@@ -124,7 +128,7 @@ class EpochRing:
                 key, epoch, start, batch_size, _, given_up = ring.entry(number)
                 if key == loader.key and not given_up and not ring.process(number, loader.worker):
                     ring.mark(number, loader.worker)
-                    return Begun(epoch, start, batch_size or None)
+                    return Begun(epoch, start, batch_size or None, number)
             begun = ring.append(loader, n_epoch_samples, None)
             ring.mark(ring.header[0] - 1, loader.worker)
             return begun
@@ -223,7 +227,7 @@ class _Ring:
         os.pwrite(self._fd, block + bytes(4 * _MAX_WORKERS), self._at(n_begun))
         # Last, so that a process that is killed here has begun nothing.
         self.header = (n_begun + 1, epoch + 1, 0, 0, 0)
-        return Begun(epoch, start, batch_size)
+        return Begun(epoch, start, batch_size, n_begun)
 
 
 _rings: weakref.WeakSet[EpochRing] = weakref.WeakSet()
@@ -243,17 +247,6 @@ def _handed_ring(handed: Any) -> EpochRing:
     ring = EpochRing.__new__(EpochRing)
     ring._adopt(handed.detach())
     return ring
-
-
-def _nameless_file() -> int:
-    """A descriptor of `_FILE_BYTES` zero bytes that no path leads to."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("streaming-epochs", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, _FILE_BYTES)
-    return fd
 
 
 def _is_gone(process: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from streaming.read.epoch_staging import EpochStaging
 from streaming.read.finding import SampleFinder
+from streaming.read.meter import Lap
 from streaming.read.read_ahead import ReadAhead
 from streaming.read.shard_reader import OpenShard, ShardPool
 from streaming.read.staging import Staged, StagedShard
@@ -18,7 +19,7 @@ class EpochReader:
 
     `staging` and `ahead`: None where nothing needs fetching. `keeps_one`: the cache is so small that no shard stays
     open when another is needed. `get(sample_id)` makes a sample where the user's class does so; None: straight from
-    the shard.
+    the shard. `lap` begins to measure.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class EpochReader:
         staging: EpochStaging | None,
         ahead: ReadAhead | None,
         get: Callable[[int], Any] | None,
+        lap: Callable[[], Lap],
         *,
         keeps_one: bool = False,
     ) -> None:
@@ -36,11 +38,12 @@ class EpochReader:
         self._staging = staging
         self._ahead = ahead
         self._get = get
+        self._lap = lap
         self._keeps_one = keeps_one
 
     def samples(self, stretches: Iterator[Stretch]) -> Iterator[Any]:
         """The samples of these stretches, in order."""
-        staging = self._staging
+        staging, lap = self._staging, self._lap()
         parts = ((stretch, {}) for stretch in stretches) if staging is None else staging.staged(stretches)
         for stretch, staged in parts:
             if self._get is None:
@@ -53,6 +56,7 @@ class EpochReader:
                 self._pool.keep_only((), at_once=True)
             elif stretch.done:
                 self._pool.drop(stretch.done)
+            lap.ended(stretch.shards)
 
     def _read(self, stretch: Stretch, staged: Staged) -> Iterator[Any]:
         open_shards = self._pool.open_shards
@@ -79,7 +83,7 @@ class EpochReader:
         if self._keeps_one:
             self._pool.keep_only((), at_once=True)
         rows = dict.fromkeys([row, *stretch.rows[stretch.shards == shard].tolist()])
-        opened = self._finder.wait(shard, list(rows), let_go=self._let_go)
+        opened = self._finder.wait(shard, list(rows), alone=self._keeps_one, let_go=self._let_go)
         if isinstance(opened, StagedShard):  # there was no room for the shard
             staged[shard] = opened
         return opened

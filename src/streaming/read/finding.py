@@ -52,14 +52,28 @@ class SampleFinder:
         return self.wait(shard, [row], keep=self._keeps_open)
 
     def wait(
-        self, shard: int, rows: Sequence[int], *, keep: bool = True, let_go: Callable[[], None] | None = None
+        self,
+        shard: int,
+        rows: Sequence[int],
+        *,
+        keep: bool = True,
+        alone: bool = False,
+        let_go: Callable[[], None] | None = None,
     ) -> OpenShard:
         """The shard, waited for; if it cannot be placed on disk, `rows` of it, at least the first.
 
-        `let_go` gives up what the reader itself keeps in the cache. Raises what the fetcher answers; NoRoomError and
-        CacheWriteError only of shards that cannot be read by parts, the first after some time.
+        `alone`: the cache is so small that a shard which is not there would take the room of one that is needed as
+        soon: the rows alone, if they can be had so. `let_go` gives up what the reader itself keeps in the cache.
+
+        Raises what the fetcher answers; NoRoomError and CacheWriteError only of shards that cannot be read by parts,
+        the first after some time.
         """
         gives_up_s = time.monotonic() + _PATIENCE_S
+        if alone and self._files.by_parts[shard] and not self._files.is_present(shard):
+            self.without_room.add(shard)
+            held = self._ranges.read({shard: rows}, Reason.NO_ROOM).get(shard)
+            if held is not None and rows[0] in held:
+                return held
         while True:
             try:
                 opened = self._pool.open(shard, keep=keep)

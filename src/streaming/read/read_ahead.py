@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.fetch.client import FetchClient
+from streaming.read.meter import Count
 from streaming.read.shard_files import ShardFiles
 
 MAX_ANNOUNCED: Final = 1024
 _MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED  # shards in use and shards on disk are passed over
+_MAX_LOOKS: Final = 64  # at the disk, to tell how far read-ahead is: they come in about the order of the list
 _PARTS_OF_CACHE: Final = 8  # a list is renewed when so small a part of what fits into the cache has been consumed
 _PARTS_OF_SPARE: Final = 4  # or of what fits beyond what is needed
 _PART_AT_ONCE: Final = 4  # of what fits, that is asked for whatever else lies there
@@ -84,6 +86,7 @@ class ReadAhead:
         self._announced: dict[int, None] = {}  # in order of first use
         self._looked_at: set[int] = set()
         self._held: set[int] = set()
+        self._coming: list[int] = []  # of those announced, what was not on disk at the last look
         self._has_begun = False
 
     def advance(self, planned: Sequence[int], begin: int, end: int, opened: Iterable[int] = ()) -> bool:
@@ -91,6 +94,7 @@ class ReadAhead:
 
         `opened`: shards that the reader has open. Whether all that is planned is on disk.
         """
+        self._look()
         missing = [shard for shard in planned if not self._files.is_present(shard)]
         if self._rules.room is None:
             self._announce_missing(self._worth_it(missing), end)
@@ -160,11 +164,23 @@ class ReadAhead:
 
     def _announce(self, needs: Sequence[int], held: Collection[int]) -> None:
         self._announced, self._held = dict.fromkeys(needs), set(held)
+        # Without a limit nothing is announced that is on disk.
+        self._coming = [n for n in needs if not (self._rules.is_limited and self._files.is_present(n))]
         need = self._files.need
         self._client.announce(self._reader, [need(shard) for shard in needs], [need(shard) for shard in held])
         if not self._has_begun:
             self._has_begun = True
             self._client.announce(START, ())
+
+    def _look(self) -> None:
+        """Count how much of the list is on disk by now."""
+        n_announced = len(self._announced)
+        if not n_announced:
+            return
+        first = self._coming[:_MAX_LOOKS]
+        self._coming[: len(first)] = [shard for shard in first if not self._files.is_present(shard)]
+        n_on_disk = n_announced - len(self._coming)
+        self._files.meter.add({Count.LOOKS: 1, Count.ANNOUNCED: n_announced, Count.ON_DISK: n_on_disk})
 
     def _is_due(self, position: int) -> bool:
         return self._renew_at is not None and position >= self._renew_at

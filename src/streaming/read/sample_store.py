@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -12,15 +13,19 @@ from numpy.typing import NDArray
 from streaming.errors import CacheTakenError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import Reason, StreamConfig
+from streaming.formats.index import INDEX_NAME
 from streaming.order import Catalog, WorkingSet
+from streaming.read.at_start import indexes_shown
 from streaming.read.cache_room import CacheRoom, checked_limit, disk_bytes, index_bytes
 from streaming.read.catalog_loader import StreamFiles, catalog_of, load_streams
 from streaming.read.finding import SampleFinder
+from streaming.read.meter import Lap, Meter
 from streaming.read.place import Place, own_folder
 from streaming.read.read_ahead import START
 from streaming.read.shard_files import ShardFiles
 from streaming.read.shard_reader import Sample, ShardPool
 from streaming.read.staging import RangeReader
+from streaming.read.waits import Waits
 
 _MAX_STAGED: Final = 1024  # samples that are read together
 _MAX_STAGED_BYTES: Final = 32 << 20
@@ -32,8 +37,9 @@ _MAX_TAKEN: Final = 3
 class SampleStore:
     """What the streams at some places hold, ready to be read; safe between threads.
 
-    `cache_limit`: the most that may lie in the cache, in bytes or as in "100gb"; None: what the disk holds. Pickles as
-    what was found at the places, without anything open. Raises the kinds of `load_streams` and `checked_limit`.
+    `cache_limit`: the most that may lie in the cache, in bytes or as in "100gb"; None: what the disk holds. `is_shown`:
+    a terminal may say how far the indexes are. Pickles as what was found at the places, without anything open. Raises
+    the kinds of `load_streams` and `checked_limit`.
     """
 
     def __init__(
@@ -43,23 +49,36 @@ class SampleStore:
         allow_unsafe_types: bool,
         allow_empty: bool = False,
         cache_limit: int | str | None = None,
+        is_shown: bool = False,
     ) -> None:
-        places, client, streams = _loaded(places, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
+        meter = Meter(len(places))
+        waits = Waits(meter)
+        places, client, streams = _loaded(
+            places, waits, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty, is_shown=is_shown
+        )
         limit_bytes = checked_limit(cache_limit, streams)
         if limit_bytes is not None:  # told to the fetcher only now that it is known to be enough
             client.close()
-            client = _client(places, limit_bytes)
-        self._open(client, streams, allow_unsafe_types, limit_bytes)
+            client = _client(places, limit_bytes, waits)
+        self._open(client, streams, allow_unsafe_types, limit_bytes, meter, waits)
 
     def _open(
-        self, client: FetchClient, streams: Sequence[StreamFiles], allow_unsafe_types: bool, limit_bytes: int | None
+        self,
+        client: FetchClient,
+        streams: Sequence[StreamFiles],
+        allow_unsafe_types: bool,
+        limit_bytes: int | None,
+        meter: Meter,
+        waits: Waits,
     ) -> None:
-        self._configuration = client, streams, allow_unsafe_types, limit_bytes
+        self._configuration = client, streams, allow_unsafe_types, limit_bytes, meter, waits
         self.client = client
+        self.meter = meter
+        self.waits = waits
         self.limit_bytes = limit_bytes
         self.catalog: Catalog = catalog_of(streams)
         is_limited = limit_bytes is not None
-        self.files = ShardFiles(streams, client, may_vanish=is_limited)
+        self.files = ShardFiles(streams, client, meter, may_vanish=is_limited)
         self.pool = ShardPool(self.files, allow_unsafe_types=allow_unsafe_types)
         self.ranges = RangeReader(client, self.files, self.pool)
         # Under a limit nobody knows how long a shard stays that is read by number, so none is kept open for that.
@@ -141,21 +160,35 @@ class SampleStore:
         """Whether every shard is on disk, so that nothing will be fetched."""
         return self.files.all_sources or all(map(self.files.is_present, range(self.catalog.n_shards)))
 
+    # --- what is told
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the streams are."""
+        return [stream.place for stream in self._configuration[1]]
+
+    def lap(self) -> Lap:
+        """Begin to measure what a reader does in this thread."""
+        return Lap(self.meter, self.catalog.stream_of_shard)
+
     def close(self) -> None:
         """Give back every file, map and connection."""
         self.pool.close()
         self.client.close()
+        self.meter.close()
 
 
 def _loaded(
-    places: Sequence[Place], *, allow_unsafe_types: bool, allow_empty: bool
+    places: Sequence[Place], waits: Waits, *, allow_unsafe_types: bool, allow_empty: bool, is_shown: bool
 ) -> tuple[Sequence[Place], FetchClient, list[StreamFiles]]:
     """The indexes of all streams, each in a cache folder that holds no other remote's files, and their client."""
     for attempt in range(_MAX_TAKEN):
         places = [own_folder(place) for place in places]
-        client = _client(places, None)
+        client = _client(places, None, waits)
+        paths = [os.path.join(place.cache, INDEX_NAME) for place in places if place.source is None and is_shown]
         try:
-            streams = load_streams(places, client, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
+            with indexes_shown(waits, client, paths):
+                streams = load_streams(places, client, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
             return places, client, streams
         except CacheTakenError:  # by another job, between our look and our transfer: look again
             client.close()
@@ -164,11 +197,12 @@ def _loaded(
     raise AssertionError("unreachable")
 
 
-def _client(places: Sequence[Place], limit_bytes: int | None) -> FetchClient:
+def _client(places: Sequence[Place], limit_bytes: int | None, waits: Waits) -> FetchClient:
     """One client for all streams; its fetcher is at the root of the first that needs fetching."""
     root = next((place.root for place in places if place.source is None), places[0].root)
     providers = {number: place.credentials for number, place in enumerate(places) if place.credentials is not None}
-    return FetchClient(root, list(map(_config, places)), providers=providers, cache_limit=limit_bytes)
+    configs = list(map(_config, places))
+    return FetchClient(root, configs, providers=providers, cache_limit=limit_bytes, observer=waits)
 
 
 def _config(place: Place) -> StreamConfig:

@@ -20,6 +20,7 @@ from streaming.formats.index import ShardIndex
 from streaming.formats.layout import layout_of
 from streaming.read.catalog_loader import StreamFiles, missing_from_source, wanted_hash
 from streaming.read.mapping import is_on_network
+from streaming.read.meter import Count, Meter
 
 _PATIENCE_S: Final = 120.0  # with a shard that vanishes again and again
 
@@ -43,9 +44,12 @@ class ShardFiles:
     `may_vanish`: somebody makes room in the cache, so that what was seen there is looked for again.
     """
 
-    def __init__(self, streams: Sequence[StreamFiles], client: FetchClient, *, may_vanish: bool = False) -> None:
+    def __init__(
+        self, streams: Sequence[StreamFiles], client: FetchClient, meter: Meter, *, may_vanish: bool = False
+    ) -> None:
         self._streams = tuple(streams)
         self._client = client
+        self.meter = meter
         self._first_shard = np.cumsum([0, *(stream.index.n_shards for stream in streams)])
         self._present = bytearray(int(self._first_shard[-1]))  # 1: seen on disk; a file that vanishes is fetched again
         self._seen = 0 if may_vanish else 1
@@ -126,10 +130,12 @@ class ShardFiles:
         if place.source is not None:
             found = self._try_open(place.source, name, shard, is_ours=False)
             if found is not None:
+                self.meter.add({Count.AT_HAND: 1})
                 return found
             if stream.index.zip_name(local) is None:
                 raise missing_from_source(place, name)
         found = self._try_open(place.cache, name, shard, is_ours=True)
+        self.meter.add({Count.AWAITED if found is None else Count.AT_HAND: 1})
         gives_up_s = time.monotonic() + _PATIENCE_S
         while found is None:
             # What came may be gone again at once: others make room there, or delete by hand.

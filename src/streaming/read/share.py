@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, thinly_read
+from streaming.read.at_start import first_samples_shown
 from streaming.read.cache_room import CacheRoom
 from streaming.read.epoch_reader import EpochReader
 from streaming.read.epoch_staging import EpochStaging
@@ -51,7 +52,7 @@ def read_share(store: SampleStore, share: Share, get: Callable[[int], Any] | Non
     then = share.predownload or 2 * max(64, 8 * batch_size)
     if store.files.all_sources:
         planned = stretches(reader, store.catalog, store.pool, None, Planning(then, then))
-        return EpochReader(store.pool, store.finder, None, None, get).samples(planned)
+        return EpochReader(store.pool, store.finder, None, None, get, store.lap).samples(planned)
     rules, thin = _rules(share), _thin(store, plan.order, plan.topology)
     if share.room is not None:  # lists are renewed when more is planned, and old ones keep what is done with
         then = min(then, max(batch_size, rules.renew_after // (share.n_workers * plan.topology.n_groups)))
@@ -63,7 +64,20 @@ def read_share(store: SampleStore, share: Share, get: Callable[[int], Any] | Non
     staging = EpochStaging(store.ranges, store.files, store.finder, budget, thin, time.monotonic)
     planned = stretches(reader, store.catalog, store.pool, ahead, planning)
     keeps_one = share.room is not None and share.room.is_tight
-    return EpochReader(store.pool, store.finder, staging, ahead, get, keeps_one=keeps_one).samples(planned)
+    return EpochReader(store.pool, store.finder, staging, ahead, get, store.lap, keeps_one=keeps_one).samples(planned)
+
+
+def shown_at_start(samples: Iterator[Any], store: SampleStore, share: Share) -> Iterator[Any]:
+    """The samples of a share that begins a run; a terminal says how far the wait for the first batch is."""
+    plan = share.plan
+
+    def shards() -> list[int]:
+        reader = WorkerReader(plan, share.rank, share.worker, share.n_workers)
+        first, _ = store.catalog.locate(reader.next_ids(plan.batch_size)[0])
+        found: list[int] = np.unique(first).tolist()
+        return found
+
+    return first_samples_shown(samples, plan.batch_size, shards, store.files.is_present, store.waits, store.client)
 
 
 def shards_ahead(store: SampleStore, share: Share) -> Horizon:

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from streaming.errors import FormatError, ShardDamagedError
 from streaming.fetch.client import FetchClient, RangesTicket
 from streaming.fetch.protocol import Reason, Span
+from streaming.read.meter import RANGED
 from streaming.read.offsets import Bounds, OffsetTables
 from streaming.read.shard_files import ShardFiles
 from streaming.read.shard_reader import Decode, OpenShard, Sample, ShardPool, name_sample
@@ -136,6 +137,7 @@ class Stage:
             if held is None:
                 held = staged[shard] = self._staged(shard)
             held.put(row, record)
+        self._source.files.meter.add({RANGED[self._reason]: sum(map(len, staged.values()))})
         return staged
 
     def _staged(self, shard: int) -> StagedShard:

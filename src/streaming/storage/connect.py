@@ -27,7 +27,7 @@ _N_OPEN: Final = 512  # credentials that are renewed every hour must not pile up
 
 
 def open_store(remote: str, settings: StoreSettings) -> Store:
-    """The store at `remote`. Raises OptionError, MissingExtraError, or NotYetError for what cannot be honoured."""
+    """The store at `remote`. Raises OptionError or MissingExtraError for what cannot be honoured."""
     location = parse_remote(remote)
     if isinstance(location, Folder):
         if settings.options:

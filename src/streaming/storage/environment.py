@@ -12,21 +12,27 @@ from typing import Final
 _PREFIXES: Final = (
     "ALIBABA_",
     "ALIPAN_",
+    "ARM_",  # of Azure, which Databricks' SDK reads
     "AWS_",
     "AZURE_",
+    "CLOUDFLARE_",
     "CLOUDSDK_",
     "COMPOSER_SFTP_",
     "DATABRICKS_",
     "GCE_",
     "GCS_",
     "GOOGLE_",
+    "HADOOP_",
     "HF_",
     "IDENTITY_",  # of Azure, as MSI_
     "HUGGINGFACE_",
+    "HUGGING_FACE_",
+    "KRB5",
     "MOSAICML_STREAMING_",
     "MSI_",
     "OCI_",
     "OSS_",
+    "R2_",
     "S3_",
     "SSL_CERT_",
     "STORAGE_EMULATOR_",
@@ -40,6 +46,7 @@ _NAMES: Final = frozenset(
         "HTTP_PROXY",
         "NO_PROXY",
         "REQUESTS_CA_BUNDLE",
+        "XDG_CACHE_HOME",
         "XDG_CONFIG_HOME",
     }
 )

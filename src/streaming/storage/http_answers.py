@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+_WINDOW: Final = re.compile(r";\s*t\s*=\s*(\d{1,9})")
 _STRAY_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _IN_PATHS: Final = "/~!$&'()*+,;=:@"
 
@@ -55,12 +56,17 @@ def condition_for(version: str | None) -> dict[str, str]:
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """How many seconds the server asks to wait: `Retry-After` holds them, or a date. `now_s` is the wall clock's time.
 
+    Else `RateLimit` may say when its window is over (`"api";r=0;t=55`).
+
     >>> retry_after_s({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 1445412470.0)
     10.0
     """
     said = headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}", said):
         return float(said)
+    if not said:
+        window = _WINDOW.search(headers.get("RateLimit", ""))
+        return float(window[1]) if window else None
     try:
         moment = email.utils.parsedate_to_datetime(said)
     except ValueError:

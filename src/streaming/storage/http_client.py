@@ -33,6 +33,8 @@ _N_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _ASKING: Final = ("GET", "HEAD")
 
+Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
+
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
@@ -86,11 +88,14 @@ class HttpAnswer:
 class HttpClient:
     """Owns the connections to the servers of one store. Thread-safe."""
 
-    def __init__(self, settings: HttpSettings, asked: Asked, headers: Mapping[str, str] | None = None) -> None:
-        """`headers` (who asks, above all) go with each request, but to no other host than the first."""
+    def __init__(self, settings: HttpSettings, asked: Asked, headers: Headers | None = None) -> None:
+        """`headers` (who asks, above all) go with each request, but to no other host than the first.
+
+        A function is asked for them each time: its credentials may have been renewed.
+        """
         self._settings, self._asked = settings, asked
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "streaming-dataset"}
-        self._private = dict(headers or {})
+        self._private = headers if callable(headers) else lambda: headers or {}
         self._tls: ssl.SSLContext | None = None
         self._managers: dict[str | None, urllib3.PoolManager] = {}
 
@@ -110,7 +115,7 @@ class HttpClient:
         """
         first, n_redirects = _origin(url), 0
         while True:
-            private = self._private if _origin(url) == first else {}
+            private = self._private() if _origin(url) == first else {}
             response = self._request(method, url, {**self._headers, **private, **(headers or {})}, body, name)
             if 200 <= response.status < 300 or response.status in takes:
                 answer = HttpAnswer(response, lambda error: self._broken(error, name))
@@ -168,7 +173,7 @@ class HttpClient:
     def _refused(self, response: urllib3.BaseHTTPResponse, method: str) -> Meaning:
         text = self._beginning(response)
         wait_s = retry_after_s(response.headers, time.time())
-        answer = read_answer(response.status, text, retry_after_s=wait_s)
+        answer = read_answer(response.status, text, headers=response.headers, retry_after_s=wait_s)
         target = response.headers.get("Location")
         if response.status in _REDIRECTS:
             what = f"the server answered {response.status}: {method} is to be sent to {_without_query(target or '?')}"

@@ -6,6 +6,7 @@ All stores that speak HTTP are judged here, so that the same answer means the sa
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +24,9 @@ from streaming.errors import (
 
 CHECK_NETWORK: Final = "check the endpoint, the network, and proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY)"
 
-_NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound", "AccountNotFound"})
+_NO_BUCKET: Final = frozenset(
+    {"BucketNotFound", "NoSuchBucket", "ContainerNotFound", "FilesystemNotFound", "AccountNotFound"}
+)
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 _EXPIRED_WORDS: Final = re.compile(r"\bexpired\b|not valid in the specified time frame", re.IGNORECASE)
 _THROTTLED: Final = frozenset(
@@ -43,7 +46,7 @@ _THROTTLED: Final = frozenset(
 )
 _BUSY: Final = frozenset({"InternalError", "OperationTimedOut", "RequestTimeout", "backendError"})
 # Error bodies are XML (S3, Azure, Google) or JSON (Google, others).
-_CODE_IN: Final = re.compile(r"<Code>([^<]{1,100})</Code>|\"(?:reason|error_code)\":\s*\"([^\"]{1,100})\"")
+_CODE_IN: Final = re.compile(r"<Code>([^<]{1,100})</Code>|\"(?:reason|error_code|code)\":\s*\"([^\"]{1,100})\"")
 _MESSAGE_IN: Final = re.compile(r"<Message>([^<\n]{1,300})|\"message\":\s*\"([^\"]{1,300})\"")
 _DETAIL_IN: Final = re.compile(r"<AuthenticationErrorDetail>([^<\n]{1,300})")
 _REGION_IN: Final = re.compile(r"<Region>([^<]{1,40})</Region>")
@@ -79,10 +82,15 @@ class Answer:
         return f"the store answered {self.status}{f' ({said})' if said else ''}"
 
 
-def read_answer(status: int, body: str, *, retry_after_s: float | None = None) -> Answer:
-    """The answer with this status, whose body (or its beginning) says why."""
+def read_answer(
+    status: int, body: str, *, headers: Mapping[str, str] | None = None, retry_after_s: float | None = None
+) -> Answer:
+    """The answer with this status, whose body (or its beginning) says why; else headers, as the Hugging Face hub's."""
+    headers = headers or {}
     message = " ".join(text for text in (_first(_MESSAGE_IN, body), _first(_DETAIL_IN, body)) if text)
-    return Answer(status, _first(_CODE_IN, body), message, _first(_REGION_IN, body), retry_after_s)
+    code = _first(_CODE_IN, body) or headers.get("X-Error-Code", "")
+    message = message or headers.get("X-Error-Message", "")
+    return Answer(status, code, message, _first(_REGION_IN, body), retry_after_s)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

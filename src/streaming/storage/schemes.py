@@ -32,15 +32,17 @@ class Scheme:
 
     authority: Authority
     example: str
-    opener: str | None  # "package.module:name" of an Opener; None: a later version has it
+    opener: str | None  # "package.module:name" of an Opener; None: it is not read, see `instead`
     options: frozenset[str] | None = frozenset()  # what `storage_options` may hold; None: its opener's own affair
     is_azure: bool = False  # the container may stand in the authority or behind a host (see azure_place)
     is_shared: bool = False  # one client serves all prefixes of a bucket
+    instead: str = ""  # why there is no opener, and what to do
 
 
 _TRANSPORT: Final = frozenset({"proxy", "no_proxy", "ca_bundle", "connect_timeout", "read_timeout"})
 _KEYS: Final = frozenset({"endpoint", "access_key_id", "secret_access_key", "session_token", "region", "anonymous"})
 _S3: Final = _TRANSPORT | _KEYS | {"requester_pays", "profile", "virtual_hosted_style"}
+_ALIKE: Final = _TRANSPORT | _KEYS | {"virtual_hosted_style"}
 _GCS: Final = _TRANSPORT | {
     "endpoint",
     "access_key_id",
@@ -64,9 +66,22 @@ _AZURE: Final = _TRANSPORT | {
 _WEB: Final = _TRANSPORT | {"headers", "user", "password", "token", "query"}
 _SFTP: Final = frozenset({"user", "password", "key_file", "key_passphrase", "known_hosts", "connect_timeout"})
 
+_HUB: Final = _TRANSPORT | {"endpoint", "token"}
+_DATABRICKS: Final = _TRANSPORT | {"endpoint", "token", "client_id", "client_secret", "profile"}
+
 _GCS_OPENER: Final = "streaming.storage.gcs:open_gcs"
 _AZURE_OPENER: Final = "streaming.storage.azure:open_azure"
+_DATABRICKS_OPENER: Final = "streaming.storage.databricks:open_databricks"
+_HDFS_OPENER: Final = "streaming.storage.hdfs:open_hdfs"
+_OCI_OPENER: Final = "streaming.storage.oci:open_oci"
+_SFTP_OPENER: Final = "streaming.storage.sftp:open_sftp"
 _WEB_OPENER: Final = "streaming.storage.web:open_web"
+
+_NO_ALIPAN: Final = (
+    "Alibaba's cloud drive has no published interface for programs: what there is follows its web page, and cannot be "
+    "tested. Copy the data to a store (Alibaba's own for programs is oss://), or serve the drive by WebDAV and read it "
+    "as http://"
+)
 
 _BUCKET, _HOST, _NONE = Authority.BUCKET, Authority.HOST, Authority.NONE
 _BUILT_IN: Final[Mapping[str, Scheme]] = {
@@ -80,14 +95,14 @@ _BUILT_IN: Final[Mapping[str, Scheme]] = {
     "abfss": Scheme(_BUCKET, "abfss://filesystem@account.dfs…/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
     "http": Scheme(_HOST, "http://host/folder", _WEB_OPENER, _WEB),
     "https": Scheme(_HOST, "https://host/folder", _WEB_OPENER, _WEB),
-    "oci": Scheme(_BUCKET, "oci://bucket@namespace/prefix", None, _S3),
-    "oss": Scheme(_BUCKET, "oss://bucket/prefix", None, _S3, is_shared=True),
-    "r2": Scheme(_BUCKET, "r2://bucket/prefix", None, _S3, is_shared=True),
-    "sftp": Scheme(_HOST, "sftp://user@host/folder", None, _SFTP),
-    "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", None, _TRANSPORT | {"token"}),
-    "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", None),
-    "dbfs": Scheme(_NONE, "dbfs:/Volumes/catalog/schema/volume", None, _TRANSPORT | {"endpoint", "token"}),
-    "alipan": Scheme(_NONE, "alipan:///folder", None),
+    "oci": Scheme(_BUCKET, "oci://bucket@namespace/prefix", _OCI_OPENER, _ALIKE | {"profile"}, is_shared=True),
+    "oss": Scheme(_BUCKET, "oss://bucket/prefix", "streaming.storage.s3_alikes:open_oss", _ALIKE, is_shared=True),
+    "r2": Scheme(_BUCKET, "r2://bucket/prefix", "streaming.storage.s3_alikes:open_r2", _ALIKE, is_shared=True),
+    "sftp": Scheme(_HOST, "sftp://user@host/folder", _SFTP_OPENER, _SFTP, is_shared=True),
+    "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", "streaming.storage.hub:open_hub", _HUB),
+    "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", _HDFS_OPENER, None, is_shared=True),
+    "dbfs": Scheme(_NONE, "dbfs:/Volumes/catalog/schema/volume", _DATABRICKS_OPENER, _DATABRICKS),
+    "alipan": Scheme(_NONE, "alipan:///folder", None, instead=_NO_ALIPAN),
 }
 _NOT_OURS: Final = frozenset({"file", "local", "memory"})  # of fsspec: paths are written without; gone with its process
 
@@ -117,7 +132,9 @@ def _of_fsspec(name: str) -> Scheme | None:
         return None
     from fsspec.registry import known_implementations
 
-    return Scheme(Authority.ANY, f"{name}://place/folder", None, None) if name in known_implementations else None
+    if name not in known_implementations:
+        return None
+    return Scheme(Authority.ANY, f"{name}://place/folder", "streaming.storage.filesystem:open_filesystem", None)
 
 
 def _foreign(name: str, opener: str) -> Scheme:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from streaming.errors import NotYetError, OptionError
+from streaming.errors import OptionError
 from streaming.storage.schemes import Authority, Scheme, known_schemes, scheme_named
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
@@ -70,7 +70,7 @@ Location = Folder | Bucket
 def parse_remote(remote: str) -> Location:
     """Where `remote` points; a relative folder is taken from the present working directory.
 
-    Raises OptionError for what is no remote path, NotYetError for a scheme that a later version reads.
+    Raises OptionError for what is no remote path, or one that no store is for.
 
     >>> parse_remote("s3://bucket/some prefix/train/")
     Bucket('s3://bucket/some prefix/train')
@@ -87,9 +87,7 @@ def parse_remote(remote: str) -> Location:
     if row is None:
         raise OptionError(f"Unsupported remote path: {scheme}://… has a scheme that no store has; {_hint(scheme)}")
     if row.opener is None:
-        raise NotYetError(
-            f"stores of the scheme {scheme!r} are not built yet; this version reads folders and {_all_schemes()}"
-        )
+        raise OptionError(f"Unsupported remote path: {scheme}://… is not read. {row.instead}")
     name, _, path = rest.partition("/")
     location = Bucket(scheme, name, path.strip("/"))
     if wrong := _wrong(row, location):

@@ -65,7 +65,7 @@ class WebStore:
             raise self._damaged(name, f"bytes from {offset} on were asked for, bytes from {body.begin} on came", answer)
         if body.n_bytes is not None and body.end in (None, body.n_bytes):
             facts = ObjectFacts(name, body.n_bytes, version_of(answer.headers))
-            return Content(facts, offset, _skipped(iter(answer), offset - body.begin))
+            return Content(facts, offset, skipped(iter(answer), offset - body.begin))
         if body.begin:
             raise self._damaged(name, f"bytes up to {body.end} came, and no word of how many there are", answer)
         return self._measured(name, answer, offset)
@@ -76,7 +76,7 @@ class WebStore:
         if body.begin not in (0, begin) or (body.end is not None and body.end < end):
             came = f"bytes {body.begin} to {body.end} of {body.n_bytes} came"
             raise self._damaged(name, f"bytes {begin} to {end} were asked for, {came}", answer)
-        data = _taken(_skipped(iter(answer), begin - body.begin), end - begin)
+        data = _taken(skipped(iter(answer), begin - body.begin), end - begin)
         answer.close()
         if len(data) != end - begin:
             raise self._damaged(name, f"bytes {begin} to {end} were asked for, {len(data)} came", answer)
@@ -159,7 +159,7 @@ def _who_asks(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[str,
     return headers, " and ".join(said) or "no credentials"
 
 
-def _skipped(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
+def skipped(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
     """The same bytes without the first ones."""
     if not n_bytes:
         yield from chunks

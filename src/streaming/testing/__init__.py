@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from streaming.testing.gcs import GcsServer
     from streaming.testing.memory import MemoryStore
     from streaming.testing.s3 import S3Server
+    from streaming.testing.sftp import SftpServer
     from streaming.testing.store_contract import StoreContract
     from streaming.testing.web import WebServer
 
@@ -18,11 +19,12 @@ _HOMES: Final = {
     "GcsServer": "streaming.testing.gcs",
     "MemoryStore": "streaming.testing.memory",
     "S3Server": "streaming.testing.s3",
+    "SftpServer": "streaming.testing.sftp",
     "StoreContract": "streaming.testing.store_contract",
     "WebServer": "streaming.testing.web",
 }
 
-__all__ = ["AzureServer", "GcsServer", "MemoryStore", "S3Server", "StoreContract", "WebServer"]
+__all__ = ["AzureServer", "GcsServer", "MemoryStore", "S3Server", "SftpServer", "StoreContract", "WebServer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -64,6 +64,11 @@ class Program:
                 process.kill()
                 process.wait()
 
+    @property
+    def process_id(self) -> int:
+        """Of the program."""
+        return self._process.pid
+
     def wait_until_ready(self, ask: Callable[[], object]) -> None:
         """Return when `ask` no longer raises. DeadlineError, with the end of the log, if it always does."""
         end_s = time.monotonic() + _READY_S

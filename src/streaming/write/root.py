@@ -43,7 +43,7 @@ class Root:
         sources: Iterable[str] = (),
     ) -> None:
         """`sources` are further places that will be read from. Raises OptionError."""
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < 1e9:
             raise OptionError(f"download_timeout must be a number of seconds above 0, got {timeout_s!r}")
         target = parse_out(out)
         self._local = None if target.local is None else os.path.abspath(target.local)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streaming.fetch.policy import FetchPolicy, Limits
+from streaming.fetch.policy import FetchPolicy, Limits, Standing
 
 LIMITS = Limits(n_transfers=2, grace_s=2.0, first_grace_s=10.0, rest_s=5.0)
 
@@ -138,3 +138,57 @@ def test_the_queue_does_not_grow_with_lists_that_were_replaced() -> None:
         policy.announced("job", "r0", absent(*(f"{k}-{i}" for i in range(100))), 0)
     assert policy.n_known == 100
     assert policy.n_queued < 2000
+
+
+def test_what_has_no_room_holds_up_what_comes_after_it_but_not_what_is_waited_for() -> None:
+    """Else small files would take the room for which a large one waits; who waits is told at once."""
+    policy = new()
+    policy.announced("job", "r0", absent("large", "small"), 0)
+    assert policy.take(lambda name, place: name != "large").begun == []
+    assert policy.wanted("large", 0) is None
+    taken = policy.take(lambda name, place: name != "large")
+    assert (taken.begun, taken.without_room) == ([], ["large"])
+    assert policy.take().begun == ["large", "small"]
+
+
+def test_an_evicted_file_comes_again_for_the_lists_that_have_it() -> None:
+    """At its place in each; without a list it is forgotten."""
+    policy = new()
+    policy.announced("job", "r0", [("a", True), ("b", False), ("c", True)], 0)
+    policy.evicted("c")
+    policy.evicted("a")
+    policy.evicted("unknown")
+    assert drain(policy) == ["a", "b", "c"]
+    policy.announced("job", "r0", [], 0)
+    assert policy.n_known == 0
+
+
+def test_how_soon_a_file_is_needed_is_its_first_place_in_any_list() -> None:
+    """And what a reader has open, or somebody waits for, is held."""
+    policy = new()
+    policy.announced("job", "r0", absent("a", "b", "a"), 0, first=5)
+    policy.announced("job", "r1", absent("b"), 0, held=["c", "c"])
+    policy.wanted("d", 0)
+    standings = [policy.standing(name) for name in "abcde"]
+    assert standings == [
+        Standing(5, False),
+        Standing(0, False),
+        Standing(None, True),
+        Standing(None, True),
+        Standing(None, False),
+    ]
+    assert set(policy.changed()) == set("abcd")
+    assert policy.changed() == []
+    policy.announced("job", "r1", [], 0)
+    assert set(policy.changed()) == {"b", "c"}
+    assert (policy.standing("b"), policy.standing("c")) == (Standing(6, False), Standing(None, False))
+
+
+def test_a_job_that_is_gone_has_no_list() -> None:
+    """What was begun for it may end later, and then wants more: nobody would ever take that back."""
+    policy = new()
+    policy.closed("job", 0)
+    policy.passed(2)
+    policy.announced("job", "r0", absent("a"), 2)
+    assert policy.take().begun == []
+    assert policy.n_known == 0

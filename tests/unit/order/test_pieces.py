@@ -9,10 +9,10 @@ import pytest
 
 from streaming.errors import OptionError
 from streaming.order import Catalog, EpochOrder, OrderSpec
-from streaming.order.bits import bits, bits_between, derive_key
+from streaming.order.bits import bits, bits_between, derive_key, keyed_order
 from streaming.order.grid import LaneGrid, spread
 from streaming.order.merge import EvenMerge
-from streaming.order.runs import sum_of_squares
+from streaming.order.runs import sum_of_products, sum_of_squares
 from streaming.order.shuffle.ring import Ring
 from streaming.order.shuffle.window import Load, Samples, step
 
@@ -78,10 +78,18 @@ def test_merges_are_exact_at_their_limit() -> None:
         EvenMerge([2**42])
 
 
-def test_squares_are_summed_exactly() -> None:
+def test_products_are_summed_exactly() -> None:
     """Beyond what 64 bits hold."""
     values = [2**62 + 1, 3, 2**31, 0]
+    others = [5, 0, 2**61 + 7, 1]
     assert sum_of_squares(np.array(values)) == sum(value * value for value in values)
+    assert sum_of_products(np.array(values), np.array(others)) == sum(a * b for a, b in zip(values, others))
+
+
+@pytest.mark.parametrize("words", [[], [7], [3, 9, 1], [2**63, 5, 2**63, 0, 5], [4] * 100])
+def test_keyed_orders_are_stable(words: list[int]) -> None:
+    """Equal words stay in place, as they would for a stable sort."""
+    assert keyed_order(np.array(words, np.uint64)).tolist() == sorted(range(len(words)), key=words.__getitem__)
 
 
 def ring_by_one_sort(n_rows: list[int], block: int, key: int) -> list[int]:

@@ -12,6 +12,7 @@ from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import FileNeed, StreamConfig
 from streaming.formats.index import INDEX_NAME, dump_index, parse_index
 from streaming.read.catalog_loader import StreamFiles
+from streaming.read.meter import Meter
 from streaming.read.place import Place
 from streaming.read.read_ahead import MAX_ANNOUNCED, START, ListRules, ReadAhead
 from streaming.read.shard_files import ShardFiles
@@ -66,7 +67,7 @@ def world(tmp_path: Path, entries: bytes) -> tuple[Recorder, ShardFiles, Path]:
     cache.mkdir()
     place = Place("stream 0", None, "/nowhere", str(cache), False, str(cache), 2, 60.0, None, False)
     client = Recorder(str(cache))
-    return client, ShardFiles([StreamFiles(0, place, parse_index(entries, where=INDEX_NAME))], client), cache
+    return client, ShardFiles([StreamFiles(0, place, parse_index(entries, where=INDEX_NAME))], client, Meter(1)), cache
 
 
 def _names(shards: Sequence[int]) -> list[str]:

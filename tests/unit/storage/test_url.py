@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.errors import NotYetError, OptionError
+from streaming.errors import OptionError
 from streaming.storage.azure_settings import AzurePlace, azure_place
-from streaming.storage.schemes import scheme_named
 from streaming.storage.url import Bucket, Folder, join_remote, parse_remote
 
 ODD = {  # what follows the authority → the prefix; nothing is decoded or normalised but the slashes at the ends
@@ -129,7 +128,6 @@ def test_what_is_no_remote_path_is_refused(remote: str) -> None:
         ("dbfs:/Volumes/a/b", "", "Volumes/a/b"),
         ("dbfs:/a", "", "a"),
         ("dbfs:///a", "", "a"),
-        ("alipan:///a", "", "a"),
         ("hf://datasets/org/name/a", "datasets", "org/name/a"),
         ("oci://bucket@space/a", "bucket@space", "a"),
         ("r2://bucket/a", "bucket", "a"),
@@ -139,18 +137,17 @@ def test_what_is_no_remote_path_is_refused(remote: str) -> None:
         ("sftp://user:pw@host:22/a", "user:pw@host:22", "a"),
     ],
 )
-def test_every_scheme_of_the_table_is_read_or_named(remote: str, name: str, prefix: str) -> None:
-    """A scheme is not taken for a folder; one that a later version opens is told by its name."""
-    scheme = remote.partition(":")[0]
-    row = scheme_named(scheme)
-    assert row is not None
-    if row.opener is None:
-        with pytest.raises(NotYetError, match=scheme):
-            parse_remote(remote)
-    else:
-        location = parse_remote(remote)
-        assert location == Bucket(scheme, name, prefix)
-        assert parse_remote(str(location)) == location
+def test_every_scheme_of_the_table_is_read(remote: str, name: str, prefix: str) -> None:
+    """None is taken for a folder, and each is shown as itself."""
+    location = parse_remote(remote)
+    assert location == Bucket(remote.partition(":")[0], name, prefix)
+    assert parse_remote(str(location)) == location
+
+
+def test_a_scheme_without_a_store_says_what_to_do_instead() -> None:
+    """Alibaba's cloud drive, which the predecessor reads."""
+    with pytest.raises(OptionError, match=r"alipan://… is not read\. .* WebDAV"):
+        parse_remote("alipan:///a")
 
 
 @pytest.mark.parametrize("remote", [*BUCKETS, *HOSTS, *FOLDERS])

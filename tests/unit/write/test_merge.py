@@ -302,6 +302,7 @@ def test_shards_that_no_index_lists_are_said(root: Path) -> None:
         ("out must be", ("",), {}),
         ("download_timeout", ("a",), {"download_timeout": 0}),
         ("download_timeout", ("a",), {"download_timeout": "60"}),
+        ("download_timeout", ("a",), {"download_timeout": float("inf")}),
         ("storage_options", ("a",), {"storage_options": {"region": "x"}}),
         ("3 items", (("a", "b", "c"),), {}),
         ("item 1", (["a/index.json", 3], "x"), {}),

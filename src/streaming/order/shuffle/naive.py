@@ -25,13 +25,13 @@ class Naive:
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See PointShuffle."""
-        words = positions.astype(np.uint64)
-        outside = np.arange(len(words))
+        words = feistel(positions.view(np.uint64), self._half, self._turn)
+        outside = np.flatnonzero(words >= np.uint64(self._n))
         while len(outside):
             walked = feistel(words[outside], self._half, self._turn)
             words[outside] = walked
-            outside = outside[walked >= np.uint64(self._n)]
-        return words.astype(np.int64)
+            outside = outside[np.flatnonzero(walked >= np.uint64(self._n))]
+        return words.view(np.int64)
 
     def uses(self, lane: int, offsets: NDArray[np.int64]) -> RunUses:
         """See PointShuffle; any run may be read at any time, so each lasts to the end."""

@@ -25,6 +25,8 @@ from streaming.order.shuffle.window import NO_SAMPLES, Load, Samples, step
 FRACTION_BITS: Final = 20
 _NEVER: Final = (1 << 63) - 1
 _SMALLEST_STEP: Final = 4096
+_USUAL_STEP: Final = 1 << 15
+"""What a walk that is under way takes in at a time, at least: steps of a tenth would cost 1.6 times as much."""
 _BLOCK: Final = 1 << 14
 
 
@@ -42,7 +44,7 @@ class Ring:
         self._start = (middle_twice - self._span) << (FRACTION_BITS - 1)
         self._end = (middle_twice + self._span) << (FRACTION_BITS - 1)
         self._widest = int(self._span.max(initial=0))
-        self._largest_step = max(_SMALLEST_STEP, 2 * (self._widest - int(n_rows.max(initial=0))))
+        self._largest_step = max(_USUAL_STEP, 2 * (self._widest - int(n_rows.max(initial=0))))
         # Runs before `head` start below the seam, runs from `tail` on end beyond it.
         self._head = int(np.searchsorted(self._start, 0, "left"))
         self._tail = int(np.searchsorted(self._end, self._top, "right"))
@@ -62,15 +64,17 @@ class Ring:
         """See LaneShuffle. What no later run can precede is handed out; the rest waits for the next step."""
         run, waiting, n_unseen = self._entry(rank)
         late_comes = len(self._late) > 0
+        # At first up to the runs that start beyond where `rank` likely lies: with all before it, and not much more.
+        stop = int(np.searchsorted(self._start, (rank + _SMALLEST_STEP) << FRACTION_BITS, "left"))
         step_rows = max(_SMALLEST_STEP, self._largest_step // 4)
         while run < len(self._n_rows) or len(waiting) or late_comes:
-            stop = int(np.searchsorted(self._offsets, self._offsets[run] + step_rows, "left"))
             stop = min(max(stop, run + 1), len(self._n_rows))
             add_late = late_comes and bool(self._lowest[stop] == self._late_lowest)
             late_comes = late_comes and not add_late
             limit = int(self._lowest[stop] if late_comes else self._start_or_never[stop])
             done = step(waiting, self._load(run, stop, add_late), limit, n_unseen)
             run, waiting, n_unseen = stop, done.waiting, done.n_unseen
+            stop = int(np.searchsorted(self._offsets, self._offsets[run] + step_rows, "left"))
             step_rows = min(2 * step_rows, self._largest_step)
             if len(done.places):
                 yield self._on_lane(done.places)
@@ -165,8 +169,7 @@ class Ring:
 
     def _on_lane(self, ring_places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places of the canonical node from ring places; in place."""
-        if ring_places.min() < 0:
+        if ring_places.view(np.uint64).max() >= self._n:  # as one below 0 is huge there
             ring_places[ring_places < 0] += self._n
-        if ring_places.max() >= self._n:
             ring_places[ring_places >= self._n] -= self._n
         return ring_places

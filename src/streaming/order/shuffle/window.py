@@ -85,7 +85,9 @@ class _Packing:
         return Samples(keys, self.places(words))
 
     def places(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        places = (words & np.uint64((1 << self.shift) - 1)).view(np.int64)
+        """In the room of the words."""
+        words &= np.uint64((1 << self.shift) - 1)
+        places = words.view(np.int64)
         places += self.base_place
         return places
 
@@ -100,13 +102,18 @@ def _step_with_words(waiting: Samples, load: Load, limit: int, n_unseen: int, pa
     words = words[:filled]
     bound = np.uint64((limit - packing.base_key) << packing.shift) if limit > packing.base_key else np.uint64(0)
     if n_unseen:
-        waits = words >= bound
-        n_ready = filled - int(np.count_nonzero(waits))
-        if n_ready <= n_unseen:  # nobody sees their order
-            return Step(NO_SAMPLES.places, packing.unpack(words[waits]), n_unseen - n_ready)
-    words.sort()
-    n_ready = int(np.searchsorted(words, bound, "left"))
-    return Step(packing.places(words[n_unseen:n_ready]), packing.unpack(words[n_ready:]), max(0, n_unseen - n_ready))
+        # Neither what waits nor what is passed over needs an order.
+        n_ready = int(np.count_nonzero(words < bound))
+        if n_ready < filled:
+            words.partition(n_ready)
+        if n_unseen < n_ready:
+            words[:n_ready].partition(n_unseen)
+            words[n_unseen:n_ready].sort()
+    else:
+        words.sort()
+        n_ready = int(np.searchsorted(words, bound, "left"))
+    waiting = packing.unpack(words[n_ready:])
+    return Step(packing.places(words[n_unseen:n_ready]), waiting, max(0, n_unseen - n_ready))
 
 
 def _step_with_pairs(waiting: Samples, load: Load, limit: int, n_unseen: int) -> Step:

@@ -1,0 +1,159 @@
+"""What keeps training waiting: decided from measured times alone."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from streaming.units import shown_bytes
+
+_MOSTLY: Final = 0.7  # of a reader's time, from which on it counts as fully busy
+_ALL_CORES: Final = 0.8  # of what the machine's cores could do
+_CROWDED: Final = 1.2  # processes for a core
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRules:
+    """When waiting for data is worth a warning.
+
+    More than `share` of the time, over at least `min_s` seconds and `min_batches` batches. Of each epoch the first
+    `n_first` batches do not count, and one more for each worker: workers start, and fill their queues. The same cause
+    is named again after `again_s` seconds.
+    """
+
+    share: float = 0.1
+    min_s: float = 20.0
+    min_batches: int = 20
+    n_first: int = 4
+    again_s: float = 600.0
+
+
+class Cause(enum.Enum):
+    """What keeps training waiting."""
+
+    NETWORK = "network"
+    DECODE = "decode"
+    HAND_OVER = "hand-over"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some batches of one rank. Seconds of its readers are summed over its workers."""
+
+    n_batches: int
+    waited_s: float
+    """Training waited for a batch."""
+    worked_s: float
+    """Training did something else."""
+    n_workers: int
+    """0: samples are made where training waits for them."""
+    n_cores: int
+    """Of the machine, for this rank."""
+    load: float
+    """Processes of the machine that run or want to, for each of its cores: the kernel's average over a minute."""
+    fetching_s: float
+    """Readers waited for the fetcher."""
+    cpu_s: float
+    """Readers were running."""
+    idle_s: float
+    """Readers did neither."""
+
+    @property
+    def total_s(self) -> float:
+        """How long it took."""
+        return self.waited_s + self.worked_s
+
+    @property
+    def readers_s(self) -> float:
+        """What readers have told of their time."""
+        return self.fetching_s + self.cpu_s + self.idle_s
+
+    def is_over(self, rules: WaitRules) -> bool:
+        """Whether it is long enough to be judged, and workers have told of most of it, which they do now and then."""
+        is_long = self.n_batches >= rules.min_batches and self.total_s >= rules.min_s
+        return is_long and 2 * self.readers_s >= self.n_workers * self.total_s
+
+
+def bottleneck(it: Window, rules: WaitRules) -> Cause | None:
+    """What keeps training waiting over a window that is over; None if it hardly waits.
+
+    While training waits, workers that have nothing to do wait for the one that is late, so their idleness says little.
+    """
+    if it.waited_s <= rules.share * it.total_s:
+        return None
+    may_be_network = 2 * it.fetching_s >= it.waited_s
+    if not it.n_workers:
+        return Cause.NETWORK if may_be_network else Cause.DECODE
+    if it.cpu_s >= _MOSTLY * it.readers_s or it.cpu_s >= _ALL_CORES * it.n_cores * it.total_s:
+        return Cause.DECODE
+    if may_be_network:
+        return Cause.NETWORK
+    # A reader that waits for a core looks idle.
+    return Cause.DECODE if it.cpu_s >= it.idle_s or it.load >= _CROWDED else Cause.HAND_OVER
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """What the machine's fetcher did meanwhile, for all who share it."""
+
+    bytes_per_s: float
+    moving: int
+    queued: int
+    evicted: int
+
+
+def warning(cause: Cause, it: Window, rank: int, fetching: Fetching | None) -> str:
+    """What is wrong, in numbers, and what to do."""
+    said = (
+        f"rank {rank} waits for data {100 * it.waited_s / it.total_s:.0f} % of the time ({it.waited_s:.1f} of "
+        f"{it.total_s:.1f} s, {it.n_batches:,} batches)"
+    )
+    return f"{said}; the bottleneck is {_ADVICE[cause](it, fetching)}; dataset.stats() has the numbers"
+
+
+def _network(it: Window, fetching: Fetching | None) -> str:
+    said = f"the network: {_readers(it)} waited {it.fetching_s:.1f} s for shards and ranges"
+    remedy = (
+        "fetch earlier (a larger predownload, if it is set), fetch less (compressed shards, a smaller "
+        "shuffle_block_size), or get more bandwidth"
+    )
+    if fetching is not None:
+        said += (
+            f", while this machine fetched {shown_bytes(fetching.bytes_per_s)}/s, with {fetching.moving:,} transfers "
+            f"under way and {fetching.queued:,} queued"
+        )
+        if fetching.evicted:
+            remedy = (
+                f"{fetching.evicted:,} files were deleted meanwhile to keep cache_limit, so raise it if shards come "
+                f"more than once; or {remedy}"
+            )
+    return f"{said}; {remedy}"
+
+
+def _decode(it: Window, _: Fetching | None) -> str:
+    if not it.n_workers:
+        return "decode: samples are made in the training process itself; give the loader num_workers"
+    cores = it.cpu_s / it.total_s
+    said = (
+        f"decode: {_readers(it)} kept {cores:.1f} cores busy of {it.n_cores} that are there for this rank, and "
+        f"{it.load:.1f} processes wanted each core"
+    )
+    if cores >= _ALL_CORES * it.n_cores or it.load >= _CROWDED:
+        return f"{said}; get more cores, or make samples cheaper (smaller images, fewer columns, less in get_item)"
+    return f"{said}; give the loader more num_workers, or make samples cheaper to decode"
+
+
+def _hand_over(it: Window, _: Fetching | None) -> str:
+    return (
+        f"the hand-over of batches: {_readers(it)} were idle {it.idle_s:.1f} s, and neither ran nor waited for shards; "
+        "get_item or collate may wait for something else (another disk or service, a lock), or batches are slow to "
+        "pass between processes: fewer or smaller tensors, a larger prefetch_factor"
+    )
+
+
+def _readers(it: Window) -> str:
+    return "1 worker" if it.n_workers == 1 else f"{it.n_workers} workers" if it.n_workers else "the reader"
+
+
+_ADVICE: Final = {Cause.NETWORK: _network, Cause.DECODE: _decode, Cause.HAND_OVER: _hand_over}

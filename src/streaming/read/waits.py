@@ -1,0 +1,65 @@
+"""What a process's waits for the fetcher are told to: the meter, and whoever shows that they go on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from streaming.fetch.protocol import Announce, ReadObject, ReadRanges, Request, Wait
+from streaming.formats.index import INDEX_NAME
+from streaming.read.meter import Count, Meter
+
+
+class Display(Protocol):
+    """Shows how far something is that takes long."""
+
+    def tick(self, *, is_waiting: bool) -> None:
+        """Time has passed; `is_waiting`: in a wait that goes on."""
+        ...
+
+
+class Waits:
+    """The observer of a client. Safe between threads; pickles with its meter."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._here = threading.local()
+
+    def pending(self) -> None:
+        """See WaitObserver."""
+        self._tick(is_waiting=True)
+
+    def ended(self, request: Request, waited_s: float) -> None:
+        """See WaitObserver."""
+        self._meter.waited(_count_of(request), waited_s)
+        self._tick(is_waiting=False)
+
+    @contextlib.contextmanager
+    def shown(self, display: Display) -> Iterator[None]:
+        """In the block, this thread's waits move this display on."""
+        self._here.display = display
+        try:
+            yield
+        finally:
+            self._here.display = None
+
+    def _tick(self, *, is_waiting: bool) -> None:
+        display: Display | None = getattr(self._here, "display", None)
+        if display is not None:
+            display.tick(is_waiting=is_waiting)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Waits, (self._meter,)
+
+
+def _count_of(request: Request) -> Count:
+    if isinstance(request, Wait):
+        return Count.INDEX_S if request.need.name == INDEX_NAME else Count.SHARDS_S
+    if isinstance(request, ReadRanges):
+        return Count.RANGES_S
+    if isinstance(request, ReadObject):  # as an index is read that cannot be placed
+        return Count.INDEX_S
+    is_of_indexes = isinstance(request, Announce) and any(need.name == INDEX_NAME for need in request.needs[:1])
+    return Count.INDEX_S if is_of_indexes else Count.FETCHER_S

@@ -1,0 +1,16 @@
+"""Packages that only one kind of store needs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from streaming.errors import MissingExtraError
+
+
+def needed(module: str, *, package: str, extra: str, purpose: str) -> Any:
+    """The module. Raises MissingExtraError, which names the extra that brings its package."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(package=package, extra=extra, purpose=purpose) from error

@@ -1,0 +1,159 @@
+"""File systems of fsspec keep the contract: in memory, a folder, and FTP against a real server."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from fsspec import AbstractFileSystem, register_implementation
+
+from streaming.errors import (
+    ObjectForbiddenError,
+    ObjectMissingError,
+    OptionError,
+    StorageError,
+    StoreCannotError,
+    StoreUnreachableError,
+)
+from streaming.storage.connect import Stores
+from streaming.storage.filesystem import FileSystemStore, open_filesystem
+from streaming.storage.settings import StoreSettings
+from streaming.storage.store import Store
+from streaming.storage.url import Bucket
+from streaming.testing.store_contract import StoreContract
+from support.ftp_server import PASSWORD, USER, FtpServer
+
+_numbers = itertools.count()
+
+
+def opened(scheme: str, name: str, prefix: str, **options: Any) -> FileSystemStore:
+    return open_filesystem(Bucket(scheme, name, prefix), StoreSettings(options, {}, timeout_s=20.0))
+
+
+class TestMemoryFileSystem(StoreContract):
+    """memory://, in this process."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        return opened("memory", f"place-{next(_numbers)}", "some/where")
+
+
+class TestFolderFileSystem(StoreContract):
+    """dir:// over file://, whose files can be moved."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        self._folder = tmp_path / "store"
+        return opened("dir", "", "", path=str(self._folder), target_protocol="file")
+
+    def test_temporaries_are_no_objects(self, store: Store) -> None:
+        """What another writer has not finished is not listed."""
+        self._folder.mkdir()
+        (self._folder / ".a.0123456789abcdef.tmp").touch()
+        assert list(store.list()) == []
+
+    def test_a_failed_put_leaves_nothing(self, store: Store, tmp_path: Path) -> None:
+        """A folder stands where the object should."""
+        (self._folder / "a" / "b").mkdir(parents=True)
+        (tmp_path / "file").write_bytes(b"abc")
+        with pytest.raises(StorageError):
+            store.put("a/b", str(tmp_path / "file"))
+        assert [path.name for path in self._folder.rglob("*")] == ["a", "b"]
+
+    def test_a_folder_is_no_object(self, store: Store) -> None:
+        """Whichever way it is asked for."""
+        (self._folder / "sub").mkdir(parents=True)
+        for ask in (store.get, store.head):
+            with pytest.raises(ObjectMissingError, match="no file"):
+                ask("sub")
+
+
+@pytest.fixture(scope="module")
+def ftp() -> Iterator[FtpServer]:
+    with FtpServer.started() as server:
+        yield server
+
+
+# Its clients leave sockets for the collector to close.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+class TestFtp(StoreContract):
+    """ftp://, whose file system has one connection and must not be shared by threads."""
+
+    _times: ClassVar[Iterator[int]] = itertools.count(1_000_000_000)
+
+    @pytest.fixture
+    def store(self, ftp: FtpServer) -> Store:
+        self._folder = f"place-{next(_numbers)}"
+        self._ftp = ftp
+        return opened("ftp", f"{USER}:{PASSWORD}@127.0.0.1:{ftp.port}", self._folder)
+
+    def put(self, store: Store, name: str, content: bytes, folder: Path) -> None:
+        """And let a second pass on the file's clock: FTP tells versions by size and second."""
+        super().put(store, name, content, folder)
+        moment_s = next(self._times)
+        os.utime(self._ftp.folder / self._folder / name, (moment_s, moment_s))
+
+    def test_nobody_is_let_in_with_another_password(self, ftp: FtpServer) -> None:
+        """And the password is in no message."""
+        store = opened("ftp", f"{USER}:wrong-one@127.0.0.1:{ftp.port}", "place")
+        with pytest.raises(ObjectForbiddenError, match="530") as caught:
+            store.head("a")
+        assert "wrong-one" not in str(caught.value)
+
+    def test_nobody_there_is_unreachable(self) -> None:
+        """Which is worth another try."""
+        with pytest.raises(StoreUnreachableError, match="refused"):
+            opened("ftp", "127.0.0.1:9", "place").head("a")
+
+
+def test_the_table_opens_what_fsspec_knows(ftp: FtpServer) -> None:
+    """A scheme of its registry, by its URL."""
+    (ftp.folder / "a").write_bytes(b"abc")
+    store = Stores({}).open(f"ftp://127.0.0.1:{ftp.port}", 20.0, {"username": USER, "password": PASSWORD})
+    assert store.get_range("a", 1, 3).data == b"bc"
+
+
+class OnlyReads(AbstractFileSystem):  # type: ignore[misc]
+    """A file system of fsspec that leaves out what it cannot do."""
+
+    protocol = "only-reads"
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        raise NotImplementedError(f"no mode {mode}")
+
+
+class Swallows(AbstractFileSystem):  # type: ignore[misc]
+    """One that takes bytes and keeps none: what fsspec does by itself."""
+
+    protocol = "swallows"
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        raise FileNotFoundError(path)
+
+
+def test_a_file_system_that_only_reads_says_so(tmp_path: Path) -> None:
+    """A put has another kind of error than a broken one; and one that kept nothing is no put."""
+    for kind in (OnlyReads, Swallows):
+        register_implementation(kind.protocol, kind, clobber=True)
+    (tmp_path / "file").write_bytes(b"abc")
+    with pytest.raises(StoreCannotError, match="no mode wb"):
+        opened("only-reads", "", "folder").put("a", str(tmp_path / "file"))
+    with pytest.raises(ObjectMissingError, match="a: it does not exist"):
+        opened("swallows", "", "folder").put("a", str(tmp_path / "file"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of an FTP client half made
+def test_what_cannot_be_opened_is_a_wrong_setting() -> None:
+    """A package that is not installed, an option that is missing or makes no sense, a chain of URLs."""
+    with pytest.raises(OptionError, match="box"):
+        opened("box", "", "a")
+    with pytest.raises(OptionError, match="'org' and 'repo'"):
+        opened("github", "a", "").head("a")
+    with pytest.raises(OptionError, match="nonsense"):
+        opened("ftp", "127.0.0.1", "", tls="nonsense").head("a")
+    with pytest.raises(OptionError, match="chained"):
+        opened("zip", "a.zip::file:", "b.zip")

@@ -1,0 +1,100 @@
+"""Laws of all that the fetcher decides together, over whole epochs in virtual time."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.cache_world import Machine, Setup, fetches_of_best, fetches_of_lru, shuffled
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """Some readers, each with its own shuffled order over the same shards, and room for two of the largest or more."""
+    rng = random.Random(draw(st.integers(0, 1 << 32)))
+    sizes = [rng.choice([10, 50, 100]) for _ in range(draw(st.integers(1, 12)))]
+    n_readers = draw(st.integers(1, 4))
+    orders = [
+        shuffled(len(sizes), draw(st.integers(1, 4)), draw(st.sampled_from([0.5, 3, 100])), rng)
+        for _ in range(n_readers)
+    ]
+    by_range = draw(st.booleans())
+    setup = Setup(
+        sizes,
+        draw(st.none() | st.integers(2 * max(sizes), sum(sizes) + 100)),
+        latency_s=draw(st.sampled_from([0.0, 0.05, 1.0])),
+        total_bytes_per_s=draw(st.sampled_from([1000.0, 1e9])),
+        n_transfers=draw(st.sampled_from([1, 3, 16])),
+        by_range=by_range,
+        # A reader that cannot do without its shard leases that alone: leases that fill the cache would stop everybody.
+        n_planned=draw(st.sampled_from([0, 2, 5])) if by_range else draw(st.sampled_from([0, 1])),
+        n_announced=draw(st.sampled_from([0, 3, 100])),
+        renew_after=draw(st.sampled_from([1, 4, 100])),
+    )
+    return Machine(setup, orders)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(machines())
+def test_the_limit_holds_and_every_reader_finishes(machine: Machine) -> None:
+    """Whatever the sizes, limits, lists, leases and speeds; and nothing is kept of what has ended."""
+    outcome = machine.run()
+    assert outcome.n_finished == len(machine.readers)
+    limit = machine.setup.limit_bytes
+    assert limit is None or outcome.most_bytes <= limit
+    assert outcome.n_ranges == 0 or machine.setup.by_range
+    while machine.policy.n_moving:
+        machine.step()
+    assert machine.room.n_bytes == (0 if limit is None else sum(machine.disk.values()))
+    if limit is None or limit >= sum(machine.setup.sizes):
+        assert set(outcome.n_fetched.values()) <= {1}
+    machine.end()
+    assert (machine.policy.n_known, machine.policy.n_queued, machine.room.n_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("n_readers", [1, 4])
+@pytest.mark.parametrize("n_mixed", [10, 40])
+def test_each_shard_is_fetched_once_if_a_little_more_than_what_is_in_use_fits(n_mixed: int, n_readers: int) -> None:
+    """A quarter more; the readers of a machine share an epoch and are about equally far."""
+    rng = random.Random(n_mixed)
+    order = shuffled(200, 10, n_mixed, rng)
+    n_fitting = math.ceil(1.25 * (n_mixed + 2))
+    setup = Setup([100] * 200, n_fitting * 100, sample_s=0.02 * n_readers, n_announced=200, renew_after=4)
+    outcome = Machine(setup, [order[i::n_readers] for i in range(n_readers)]).run()
+    assert outcome.n_fetched == dict.fromkeys(range(200), 1)
+    assert outcome.n_stalls <= 0.02 * len(order)
+
+
+@pytest.mark.parametrize("n_readers", [1, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_half_of_what_is_in_use_is_used_far_better_than_by_age(seed: int, n_readers: int) -> None:
+    """At most 0.7 of the fetches of a cache that lets the longest unused go, and near the least that there can be."""
+    order = shuffled(100, 10, 40, random.Random(seed))
+    setup = Setup([100] * 100, 20 * 100, sample_s=0.02 * n_readers, n_announced=100, renew_after=2)
+    outcome = Machine(setup, [order[i::n_readers] for i in range(n_readers)]).run()
+    n_fetched = outcome.n_fetched.total() + outcome.n_ranges
+    assert n_fetched <= 0.7 * fetches_of_lru(order, 20)
+    assert n_fetched <= 1.35 * fetches_of_best(order, 20)
+    assert outcome.n_stalls <= 0.05 * len(order)
+
+
+def test_a_cache_keeps_a_share_of_an_epoch_for_the_next() -> None:
+    """Read in the same order again and again by one reader, with room for half: by age, all would come each time."""
+    order = list(range(60)) * 4
+    setup = Setup([100] * 60, 30 * 100, sample_s=1.0, n_announced=109, renew_after=1)
+    outcome = Machine(setup, [order]).run()
+    assert fetches_of_lru(order, 30) == 240
+    assert outcome.n_fetched.total() <= 1.35 * fetches_of_best(order, 30)
+
+
+def test_what_one_reader_reads_here_and_there_does_not_stop_the_others() -> None:
+    """No lists, no leases, a cache of two shards, four readers: all finish without a range."""
+    rng = random.Random(7)
+    orders = [[rng.randrange(10) for _ in range(50)] for _ in range(4)]
+    setup = Setup([100] * 10, 200, by_range=False, n_announced=0, n_planned=0)
+    outcome = Machine(setup, orders).run()
+    assert (outcome.n_finished, outcome.n_ranges, outcome.most_bytes) == (4, 0, 200)

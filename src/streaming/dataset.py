@@ -32,10 +32,11 @@ from streaming.order import (
 from streaming.read.bottleneck import WaitRules
 from streaming.read.cache_room import CacheRoom
 from streaming.read.epoch import Begun, EpochRing, Loader
+from streaming.read.first_batch import StoreSpeed, first_batch
 from streaming.read.loader_watch import LoaderWatch
 from streaming.read.sample_store import SampleStore
 from streaming.read.schedule import Schedule
-from streaming.read.share import Share, first_shards, read_share, shown_at_start
+from streaming.read.share import Share, first_shards, read_share, shown_at_start, transfer_bytes
 from streaming.read.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
 from streaming.sizes import Sizes
 from streaming.stream import Stream, StreamDefaults, resolve
@@ -155,7 +156,8 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         self._open(None)
         if self.replication > 1:
             self._topology()  # a world that it does not divide is refused now
-        self._look_ahead()
+        if self.batch_size is not None:  # else it may be made for samples by number, which need no shards
+            self._look_ahead()
 
     def _open(self, loader_key: int | None) -> None:
         """What follows from the settings, made anew in a worker that was started with a pickle."""
@@ -333,19 +335,25 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         """The order of an epoch, as a function of position; the same in every process."""
         return self._schedule.order(epoch, self._topology())
 
-    def explain(self) -> Explanation:
+    def explain(self, *, latency_s: float = 0.05, bytes_per_s: float = 200e6) -> Explanation:
         """What this configuration does on the present hardware, in numbers; `print` it for words.
 
         Samples of each stream, batches and padding, canonical nodes and shuffle window, shards open at once, downloads
-        per shard, cache needed, and a score of the shuffle: see docs/order.md.
+        per shard, cache needed, the wait for the first batch, and a score of the shuffle: see docs/order.md. The store
+        is taken to answer after `latency_s` and to give this node `bytes_per_s` over all connections.
         """
-        topology, batch_size = self._topology(), self.batch_size or 1
+        topology, batch_size, store = self._topology(), self.batch_size or 1, self._store
+        plan = self._schedule.plan(0, topology, batch_size)
+        node = topology.node_of(self._detect_world().rank)
+        first = first_batch(plan, node, store.files, StoreSpeed(latency_s, bytes_per_s))
         return explain(
-            self.order_of(0),
+            plan.order,
             topology,
             batch_size,
-            shard_bytes=self._store.transfer_bytes(),
-            disk_bytes=self._store.disk_bytes(all_are_cached=True),
+            shard_bytes=transfer_bytes(store, plan),
+            disk_bytes=store.disk_bytes(all_are_cached=True),
+            first_batch_bytes=first.n_bytes,
+            first_batch_s=first.seconds,
             remainder=self._schedule.remainder,
         )
 

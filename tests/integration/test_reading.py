@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
-from streaming.errors import CacheWriteError, NoRoomError, ObjectMissingError
+from streaming.errors import CacheWriteError, NoRoomError, ObjectMissingError, OptionError
 from support.fetcher_world import Fault, FaultyStore, content, wait_until
 from support.numbered import checked_id, checked_ids, write_numbered
 
@@ -263,7 +265,7 @@ def test_compressed_shards_that_cannot_be_placed_are_an_error(
     """They cannot be read by parts: the error says what is wrong with the folder."""
     write_numbered(str(tmp_path / "source"), 1000, size_limit=1 << 17, compression="zstd")
     remote = put(store, tmp_path / "source", "d")
-    monkeypatch.setattr("streaming.read.shard_files._PATIENCE_S", 0.5)
+    monkeypatch.setattr("streaming.read.finding._PATIENCE_S", 0.5)
     if state == "read-only":
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with StreamingDataset(remote=remote, local=str(small_disk)) as dataset, pytest.raises(error, match=str(small_disk)):
@@ -279,6 +281,47 @@ def test_a_shard_that_is_not_in_the_store_is_named(remote: str, store: FaultySto
             dataset[first]
         with pytest.raises(ObjectMissingError, match=r"shard\.00007\.mds"):
             list(dataset)
+
+
+# --- what explain() says beforehand
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_the_wait_for_the_first_batch_is_foretold(store: FaultyStore, tmp_path: Path, compression: str | None) -> None:
+    """Within a quarter, over a store that takes seconds to answer, with nothing cached but the index."""
+    write_numbered(str(tmp_path / "source"), 400, compression=compression)
+    remote = put(store, tmp_path / "source", "d")
+    (tmp_path / "cache").mkdir()
+    shutil.copy(tmp_path / "source" / "index.json", tmp_path / "cache")
+    store.delay_s = 3.0  # beside which starting the fetcher is little
+    begun_s = time.monotonic()
+    with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH) as dataset:
+        said = dataset.explain(latency_s=3.0, bytes_per_s=1e9).first_batch_s
+        assert len(list(islice(dataset, BATCH))) == BATCH
+        taken_s = time.monotonic() - begun_s
+        assert said is not None
+        assert 0.75 * taken_s <= said <= 1.25 * taken_s
+
+
+def test_of_what_is_on_disk_the_first_batch_comes_at_once(data: Path) -> None:
+    """Nothing is waited for, and explain() says so."""
+    with StreamingDataset(local=str(data), shuffle=True, batch_size=BATCH) as dataset:
+        explained = dataset.explain()
+        assert (explained.first_batch_bytes, explained.first_batch_s) == (0, 0)
+        assert "first batch: at once" in str(explained)
+        with pytest.raises(OptionError, match="bytes_per_s"):
+            dataset.explain(bytes_per_s=0)
+
+
+def test_bytes_of_an_epoch_are_foretold_exactly(store: FaultyStore, tmp_path: Path) -> None:
+    """On one node, of compressed shards: what explain() says is what comes."""
+    write_numbered(str(tmp_path / "source"), 400, compression="zstd")
+    remote = put(store, tmp_path / "source", "d")
+    with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH) as dataset:
+        said = dataset.explain().node_download_bytes
+        assert sorted(map(checked_id, dataset)) == list(range(400))
+        total = dataset._store.client.progress()["total"]
+    assert said == (total["bytes"] - (tmp_path / "source" / "index.json").stat().st_size,)
 
 
 # --- several streams

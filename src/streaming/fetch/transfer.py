@@ -91,10 +91,15 @@ class FileTask:
         return is_present(self.path, self.need.n_bytes)
 
 
+class AbandonedError(StorageError):
+    """A transfer was given up because nobody wanted the file any more. Never reaches a client."""
+
+
 class Moved:
     """How far a transfer is: a number that grows, written by its thread and read by others."""
 
     def __init__(self) -> None:
+        self.is_wanted = True  # written by others: what nobody wants any more is given up
         self.n_bytes = 0
         self.n_attempts = 0
         self.began_s = time.monotonic()
@@ -306,6 +311,8 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
                 lane.gave()
                 yield chunk
                 given_s = source.courtesy.give_way(given_s)
+                if not moved.is_wanted:
+                    raise AbandonedError(f"{shown}: nobody wants it any more")
             if n_got < facts.n_bytes:
                 raise TransferDamagedError(f"{shown}: {n_got} bytes came of {facts.n_bytes}: the transfer was cut")
             break

@@ -81,6 +81,10 @@ class Explanation:
     cache_bytes: int | None
     node_download_bytes: tuple[int, ...] | None
     """Bytes that each node downloads in an epoch."""
+    first_batch_bytes: int | None
+    """What comes over the network for the first batch of this rank's node, beyond what it has."""
+    first_batch_s: float | None
+    """How long that takes, about."""
     score: ShuffleScore
     warning: str | None
     """What is better changed before training starts."""
@@ -101,12 +105,15 @@ def explain(
     *,
     shard_bytes: float | NDArray[np.int64] | None = None,
     disk_bytes: NDArray[np.int64] | None = None,
+    first_batch_bytes: int | None = None,
+    first_batch_s: float | None = None,
     remainder: str = "pad",
 ) -> Explanation:
     """What an epoch means on this hardware, from its first sample on.
 
     `shard_bytes`: bytes of a shard on the wire, the mean or int64 (shard,); without it nothing is said in bytes.
-    `disk_bytes`: of a shard in the cache, int64 (shard,), where that is not the same.
+    `disk_bytes`: of a shard in the cache, int64 (shard,), where that is not the same. What the first batch takes is
+    told as it is given.
     Downloads are counted over the whole batches: the last, cut batch may need single samples of other shards.
     """
     plan = EpochPlan(order, topology, batch_size, remainder=remainder)
@@ -138,6 +145,8 @@ def explain(
         cache_shards=at_hand.shards,
         cache_bytes=None if on_disk is None or not n_shards else math.ceil(at_hand.shards * float(on_disk.mean())),
         node_download_bytes=None if sizes is None else tuple(math.ceil(n_bytes) for _, n_bytes in needs),
+        first_batch_bytes=first_batch_bytes,
+        first_batch_s=first_batch_s,
         score=shuffle_score(order),
         warning=_warning(order, topology.n_nodes, per_shard),
     )
@@ -215,6 +224,12 @@ def _lines(it: Explanation) -> Iterator[str]:
     yield f"cache that a node needs, to fetch none twice: about {it.cache_shards:,.0f} shards" + (
         f", {shown_bytes(it.cache_bytes)}" if it.cache_bytes is not None else ""
     )
+    if it.first_batch_bytes is not None and it.first_batch_s is not None:
+        yield (
+            f"first batch: about {it.first_batch_s:.2g} s, for {shown_bytes(it.first_batch_bytes)}"
+            if it.first_batch_bytes
+            else "first batch: at once, from disk"
+        )
     if it.warning:
         yield f"warning: {it.warning}"
 

@@ -165,7 +165,7 @@ class ReadAhead:
     def _announce(self, needs: Sequence[int], held: Collection[int]) -> None:
         self._announced, self._held = dict.fromkeys(needs), set(held)
         # Without a limit nothing is announced that is on disk.
-        self._coming = [n for n in needs if not (self._rules.is_limited and self._files.is_present(n))]
+        self._coming = [n for n in needs if not (self.is_limited and self._files.is_present(n))]
         need = self._files.need
         self._client.announce(self._reader, [need(shard) for shard in needs], [need(shard) for shard in held])
         if not self._has_begun:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, thinly_read
+from streaming.order.quality import rows_drawn
 from streaming.read.at_start import first_samples_shown
 from streaming.read.cache_room import CacheRoom
 from streaming.read.epoch_reader import EpochReader
@@ -105,6 +106,16 @@ def first_shards(order: EpochOrder, topology: Topology, rank: int, position: int
     shards = first_uses(order, topology, topology.node_of(rank), position, order.catalog.n_shards)
     wanted: list[int] = _without(_thin(store, order, topology), shards).tolist()
     return wanted
+
+
+def transfer_bytes(store: SampleStore, plan: EpochPlan) -> NDArray[np.int64]:
+    """What each shard costs to fetch in this epoch, int64 (shard,): of one that is hardly read, its samples alone."""
+    n_bytes = store.transfer_bytes()
+    thin = _thin(store, plan.order, plan.topology)
+    if thin is not None:
+        shards = np.flatnonzero(thin)
+        n_bytes[shards] = rows_drawn(plan.order)[shards] * store.files.mean_record_bytes(shards)
+    return n_bytes
 
 
 def _rules(share: Share) -> ListRules:

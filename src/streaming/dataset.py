@@ -156,7 +156,8 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         self._open(None)
         if self.replication > 1:
             self._topology()  # a world that it does not divide is refused now
-        self._look_ahead()
+        if self.batch_size is not None:  # else it may be made for samples by number, which need no shards
+            self._look_ahead()
 
     def _open(self, loader_key: int | None) -> None:
         """What follows from the settings, made anew in a worker that was started with a pickle."""

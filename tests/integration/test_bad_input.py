@@ -199,8 +199,8 @@ def test_wrong_settings_are_refused_and_later_ones_are_named(
     ("options", "error", "text"),
     [
         ({}, OptionError, "remote"),
-        ({"remote": "ftp://x/y"}, OptionError, "Unsupported remote path"),
-        ({"remote": "gs://x/y"}, NotYetError, "gs"),
+        ({"remote": "tape://x/y"}, OptionError, "Unsupported remote path"),
+        ({"remote": "s3://x/y", "storage_options": {"colour": "red"}}, OptionError, "colour"),
         ({"local": "x", "proportion": 1, "repeat": 2}, OptionError, "at most one"),
         ({"local": "x", "choose": -1}, OptionError, "choose"),
         ({"local": "x", "proportion": float("nan")}, OptionError, "proportion"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -168,7 +169,6 @@ def test_each_failure_has_its_kind_and_says_where(tmp_path: Path, store: FaultyS
         ("gone", [], ObjectMissingError, 1),
         ("1", [Fault(403)] * 9, ObjectForbiddenError, 1),
         ("2", [Fault(503)] * 9, StoreBusyError, 2),
-        ("3", [Fault(429)] * 9, StoreBusyError, 2),
         ("4", [Fault(301)] * 9, StoreMovedError, 1),
         ("5", [Fault(cut_after=50)] * 9, TransferDamagedError, 2),
     ]
@@ -183,6 +183,19 @@ def test_each_failure_has_its_kind_and_says_where(tmp_path: Path, store: FaultyS
             assert "AWS_ACCESS_KEY_ID" in str(caught.value)
             assert store.n_gets[f"d/{name}"] == n_gets, name
     assert temporaries(tmp_path) == []
+
+
+def test_a_request_to_slow_down_is_no_attempt(tmp_path: Path, store: FaultyStore) -> None:
+    """It is heeded until nothing else has come for the user's time-out; then it is an error that says so."""
+    (whole,) = store.fill("d", 1, 100)
+    store.faults["d/0"] = [Fault(429)] * 3
+    with client_of("s3://bkt/d", tmp_path, download_retry=1) as client:
+        assert Path(client.wait(FileNeed(0, "0", 100))).read_bytes() == whole
+    assert store.n_gets["d/0"] == 4
+    store.faults["d/1"] = [Fault(429)] * 999
+    hasty = client_of("s3://bkt/d", tmp_path, download_timeout=1.0)
+    with hasty as client, pytest.raises(StoreBusyError, match="slow down"):
+        client.wait(FileNeed(0, "1", 100))
 
 
 @pytest.mark.parametrize(("retry", "n_gets"), [(3, 3), (2, 2), (1, 1), (0, 0), (-1, 0)])
@@ -313,15 +326,35 @@ def test_a_full_disk_fails_that_file_only(tmp_path: Path, store: FaultyStore) ->
         contents = store.fill("d", 6, 1 << 20)
         needs = [FileNeed(0, str(i), 1 << 20) for i in range(6)]
         with client_of("s3://bkt/d", cache) as client:
-            with pytest.raises(NoRoomError, match="no room"):
-                client.fetch_all(needs)
-            wait_until("the others have ended", lambda: client.progress()["moving"] == 0)
+            client.announce("r", needs)
+            for need in needs:
+                with contextlib.suppress(NoRoomError):
+                    client.wait(need)
+            wait_until("all have ended", lambda: client.progress()["moving"] == 0)
             assert temporaries(cache) == []
             placed = [need for need in needs if client.is_present(need)]
             assert 3 <= len(placed) <= 4
             (absent, *_) = [need for need in needs if need not in placed]
+            with pytest.raises(NoRoomError, match="no room"):
+                client.wait(absent)
             os.unlink(client.path(placed[0]))
             time.sleep(2.1)  # the failure of its read-ahead no longer stands
             read_and_compare(client, [absent], [contents[int(absent.name)]])
     finally:
         subprocess.run(["umount", "-l", str(cache)], check=True)
+
+
+def test_what_nobody_wants_any_more_is_given_up(store: FaultyStore, tmp_path: Path) -> None:
+    """A file under way whose list is withdrawn stops in the middle; wanted again it comes, whole."""
+    (whole,) = store.fill("data", 1, 20 << 20)
+    store.drip_s = 0.05  # 64 KiB each: half a minute for all of it
+    need = FileNeed(0, "0", 20 << 20)
+    with client_of("s3://bkt/data", tmp_path) as client:
+        client.announce("r", [need])
+        wait_until("it moves", lambda: client.progress()["moving_bytes"] > 0)
+        client.announce("r", [])
+        wait_until("it is given up", lambda: client.progress()["moving"] == 0)
+        assert client.progress()["failures"] == 0
+        assert not temporaries(tmp_path)
+        store.drip_s = 0.0
+        assert Path(client.wait(need)).read_bytes() == whole

@@ -65,6 +65,10 @@ class Lane:
             self._answered_s = time.monotonic()
             self._pace.answered(self._answered_s, sent_s)
 
+    def gave(self) -> None:
+        """Bytes came of what was asked for before: the store does something else than refuse."""
+        self._answered_s = time.monotonic()
+
     def refused(self, sent_s: float, retry_after_s: float | None) -> float:
         """The store asked to slow down; for how many seconds it has done nothing else."""
         with self._lock:

@@ -24,7 +24,7 @@ from streaming.fetch.policy import FetchPolicy, Limits
 from streaming.fetch.protocol import Answer, Done, Failed, Hello, Pending
 from streaming.fetch.room import Begun, Room, Tenant
 from streaming.fetch.tally import Tally
-from streaming.fetch.transfer import FileTask, Means, Moved, fetch_file
+from streaming.fetch.transfer import AbandonedError, FileTask, Means, Moved, fetch_file
 from streaming.fetch.watch import Watch
 
 _BEHIND: Final = 1 << 30  # the place of a file that is fetched because much of it was read by range
@@ -214,7 +214,9 @@ class Engine:
     # --- inside
 
     def _begin(self) -> _Begun:
-        """With the lock: what is to be moved from now on."""
+        """With the lock: what is to be moved from now on, and what is not any more."""
+        for task, moved in self._moving.items():
+            moved.is_wanted = self._policy.is_wanted(task)
         begun = self._room.begin(time.time())
         for task in begun.tasks:
             self._moving[task] = Moved()
@@ -276,19 +278,26 @@ class Engine:
             task, n_parts = self._work.get()
             moved = self._moving[task]
             failure = self._moved(task, moved, n_parts)
-            fetched = failure is None and moved.n_attempts > 0
+            is_abandoned = isinstance(failure, AbandonedError)
             self._tally.add(
-                task.remote, bytes=moved.n_bytes, files=fetched, failures=failure is not None, attempts=moved.n_attempts
+                task.remote,
+                bytes=moved.n_bytes,
+                files=failure is None and moved.n_attempts > 0,
+                failures=failure is not None and not is_abandoned,
+                attempts=moved.n_attempts,
             )
             with self._lock:
-                rests = not isinstance(failure, CredentialsWantedError)
-                self._policy.finished(task, time.monotonic(), failure=failure, rests=rests)
+                if is_abandoned:
+                    self._policy.abandoned(task, time.monotonic())
+                else:
+                    rests = not isinstance(failure, CredentialsWantedError)
+                    self._policy.finished(task, time.monotonic(), failure=failure, rests=rests)
                 self._room.ended(task, time.time(), n_came=moved.n_bytes if failure is None else -1)
                 if (job := self._behind.pop(task, None)) is not None:
                     self._policy.announced(job, _behind(task), (), time.monotonic())
                 del self._moving[task]
                 self._n_ended += 1
-                arrival = self._arrivals.pop(task, None)
+                arrival = None if is_abandoned else self._arrivals.pop(task, None)
                 begun = self._begin()
             if arrival is not None:
                 arrival.failure = failure
@@ -304,6 +313,8 @@ class Engine:
                 if not self._made_room(task):
                     raise
                 fetch_file(task, self._means, moved)
+        except AbandonedError as error:
+            return error
         except StreamingError as error:
             log(f"not fetched: {type(error).__name__}: {error}")
             return error

@@ -7,17 +7,21 @@ from collections.abc import Callable
 from concurrent.futures import Executor, wait
 from typing import Final
 
+from streaming.errors import TransferDamagedError
 from streaming.storage.store import Part
 
 PART_BYTES: Final = 8 << 20
 MIN_BYTES: Final = 4 * PART_BYTES  # smaller files come in one
 
+FetchPart = Callable[[int, int, str | None], Part]
+"""Fetch the bytes from begin to end, of this version; of whichever there is for None."""
+
 
 class Parts:
-    """Which parts of a file have come. All are of one version: the first that comes says which."""
+    """Which parts of a file have come; all of one version. `shown` is what an error calls the file."""
 
-    def __init__(self, n_bytes: int) -> None:
-        self._n_bytes = n_bytes
+    def __init__(self, n_bytes: int, shown: str) -> None:
+        self._n_bytes, self._shown = n_bytes, shown
         self._lock = threading.Lock()
         self.forget()
 
@@ -28,15 +32,13 @@ class Parts:
         ][::-1]
         self._version: str | None = None
 
-    def fetch_missing(
-        self, fetch: Callable[[int, int, str | None], Part], connections: Executor, n_connections: int
-    ) -> None:
-        """Fetch what is missing with `fetch(begin, end, version)`, in this thread and others of `connections`.
+    def fetch_missing(self, fetch: FetchPart, connections: Executor, n_connections: int) -> None:
+        """Fetch what is missing, in this thread and others of `connections`.
 
-        The first error ends it, when all that was begun has ended; what has come by then is not asked for again.
+        First one part alone, which says of which version the object is now: what came before of another is fetched
+        again. The first error ends it, when all that was begun has ended; what has come by then is not asked for again.
         """
-        if self._missing and self._version is None:
-            self._fetch_next(fetch)
+        self._fetch_first(fetch)
         failed = threading.Event()
 
         def fetch_some() -> None:
@@ -58,17 +60,30 @@ class Parts:
             if not helper.cancelled():
                 helper.result()
 
-    def _fetch_next(self, fetch: Callable[[int, int, str | None], Part]) -> bool:
+    def _fetch_first(self, fetch: FetchPart) -> None:
+        if not self._missing:
+            return
+        begin, end = self._missing[-1]
+        version = fetch(begin, end, None).facts.version
+        if version != self._version:
+            self.forget()
+        self._version = version
+        self._missing.remove((begin, end))
+
+    def _fetch_next(self, fetch: FetchPart) -> bool:
         with self._lock:
             if not self._missing:
                 return False
             begin, end = self._missing.pop()
         try:
-            part = fetch(begin, end, self._version)
+            found = fetch(begin, end, self._version).facts.version
+            if found != self._version:
+                raise TransferDamagedError(
+                    f"{self._shown} was replaced while it was read: bytes {begin} to {end} are of version {found}, "
+                    f"those before of {self._version}"
+                )
         except BaseException:
             with self._lock:
                 self._missing.append((begin, end))
             raise
-        if self._version is None:
-            self._version = part.facts.version
         return True

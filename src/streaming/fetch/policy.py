@@ -219,6 +219,18 @@ class FetchPolicy(Generic[F]):
                 self._resting.append((file.rests_until_s, name))
         self._forget_if_idle(name, file)
 
+    def abandoned(self, name: F, now_s: float) -> None:
+        """A transfer was given up because nobody wanted the file; it has its turn again if somebody does by now."""
+        self.finished(name, now_s, failure="abandoned", rests=False)
+        file = self._files.get(name)
+        if file is None:
+            return
+        file.move(Stage.QUEUED)
+        if file.n_waiting:
+            self._push(URGENT, _NO_LIST, name)
+        for number, place in file.places.items():
+            self._push(place, number, name)
+
     def passed(self, now_s: float) -> list[str]:
         """Time went by: lists of jobs that are gone, and failures that no longer stand, are dropped. The jobs gone."""
         over = [job for job, ends_s in self._job_ends_s.items() if ends_s <= now_s]
@@ -267,6 +279,11 @@ class FetchPolicy(Generic[F]):
         """The files whose standing may have changed since this was last asked."""
         changed, self._changed = list(self._changed), {}
         return changed
+
+    def is_wanted(self, name: F) -> bool:
+        """Whether any list names the file, or anybody waits for it."""
+        file = self._files.get(name)
+        return file is not None and bool(file.places or file.n_waiting)
 
     def is_moving(self, name: F) -> bool:
         """Whether the file is on its way."""

@@ -72,7 +72,7 @@ class RangePolicy(Generic[F]):
         """
         limits = self.limits
         self._tokens = min(limits.burst, self._tokens + max(0.0, now_s - self._counted_s) * limits.per_s)
-        self._counted_s = now_s
+        self._counted_s = max(self._counted_s, now_s)
         wait_s = max(0.0, (n_requests - self._tokens) / limits.per_s)
         if wait_s > longest_s:
             return None
@@ -80,17 +80,15 @@ class RangePolicy(Generic[F]):
         return wait_s
 
     def asked(self, file: F, n_file_bytes: int, n_bytes: int, n_ranges: int) -> bool:
-        """Note what was asked of a file; whether it is now to be fetched whole, said once."""
+        """Note what was asked of a file (of -1 bytes if nobody knows); whether it is now to be fetched whole.
+
+        Said once, and again only after as much more was asked: then it did not come, or has gone again.
+        """
         before, n_before = self._asked.pop(file, (0, 0))
-        self._asked[file] = before + n_bytes, n_before + n_ranges
+        n_bytes, n_ranges = before + n_bytes, n_before + n_ranges
+        if n_ranges >= self.limits.whole_ranges or 0 <= self.limits.whole_share * n_file_bytes <= n_bytes:
+            return True
+        self._asked[file] = n_bytes, n_ranges
         while len(self._asked) > _MAX_FILES:
             self._asked.popitem(last=False)
-
-        def is_much(n_bytes: int, n_ranges: int) -> bool:
-            return n_bytes >= self.limits.whole_share * n_file_bytes or n_ranges >= self.limits.whole_ranges
-
-        return is_much(*self._asked[file]) and not (n_before and is_much(before, n_before))
-
-    def forget(self, file: F) -> None:
-        """The file is there."""
-        self._asked.pop(file, None)
+        return False

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from streaming.cache.files import is_present, table_name
-from streaming.errors import StorageError, TransferDamagedError
+from streaming.errors import FetchError, StorageError, TransferDamagedError
 from streaming.fetch.attempts import attempted
 from streaming.fetch.engine import Engine
-from streaming.fetch.protocol import Done, Reason, Span
+from streaming.fetch.protocol import MAX_OBJECT_BYTES, Done, Reason, Span
 from streaming.fetch.range_policy import Joined, RangeLimits, RangePolicy, joined
 from streaming.fetch.tally import Tally
 from streaming.fetch.transfer import FileTask, Means, Moved, lane_key
@@ -65,7 +65,7 @@ class Ranges:
             longest_s = _AHEAD_WAITS_S if reason is Reason.AHEAD else float("inf")
             wait_s = self._policy.spend(len(requests), time.monotonic(), longest_s=longest_s)
         if requests and wait_s is not None:
-            time.sleep(wait_s)
+            _pause(wait_s, moved)
             with self._means.courtesy.hurry() if reason is Reason.AHEAD else contextlib.nullcontext():
                 fetched = self._fetched(wanted, requests, reason, moved)
             self._note(job, requests, reason)
@@ -81,6 +81,9 @@ class Ranges:
         for number, each in enumerate(wanted):
             if number not in got:
                 by_file.setdefault(each.task, []).append(number)
+        n_bytes = sum(each.span.end - each.span.begin for each in wanted)
+        if n_bytes > MAX_OBJECT_BYTES:
+            raise FetchError(f"{n_bytes:,} bytes were asked for by range at once; 1 GiB is the limit")
         requests = []
         for task, numbers in by_file.items():
             if self._is_to_be_asked(task, reason, due_s):
@@ -142,7 +145,12 @@ class Ranges:
             raise
         moved.n_bytes += len(part.data)
         with self._lock:
-            self._versions[task] = part.facts.version
+            known = self._versions.setdefault(task, part.facts.version)
+            if known != part.facts.version:  # two first requests at the same time, and the object replaced in between
+                del self._versions[task]
+                raise TransferDamagedError(
+                    f"{task.shown} was replaced while it was read: version {part.facts.version} came, {known} before"
+                )
             while len(self._versions) > _MAX_VERSIONS:
                 self._versions.popitem(last=False)
         self._tally.add(task.remote, bytes=len(part.data), range_bytes=len(part.data), **{f"ranges_{reason.value}": 1})
@@ -175,6 +183,14 @@ class Ranges:
                 with self._means.temporaries.begin(task.local, name, n_bytes=len(table)) as kept:
                     kept.write(table)
                     kept.place()
+
+
+def _pause(seconds: float, moved: Moved) -> None:
+    """Wait for the budget: that is no standing still, which whoever waits for the bytes gives up on."""
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, 1.0))
+        moved.n_attempts += 1
 
 
 def _kept_table(wanted: Wanted) -> memoryview | None:

@@ -184,6 +184,7 @@ class Server:
             **{name: tally.total().get(name, 0) for name in ("files", "bytes", "failures")},
             "pid": os.getpid(),
             "threads": threading.active_count(),
+            "tickets": self._errands.n_kept + self._range_errands.n_kept,
             "stores": lanes.numbers(),
             "total": tally.total(),
             "remotes": tally.of(remotes),

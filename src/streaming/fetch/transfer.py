@@ -91,10 +91,15 @@ class FileTask:
         return is_present(self.path, self.need.n_bytes)
 
 
+class AbandonedError(StorageError):
+    """A transfer was given up because nobody wanted the file any more. Never reaches a client."""
+
+
 class Moved:
     """How far a transfer is: a number that grows, written by its thread and read by others."""
 
     def __init__(self) -> None:
+        self.is_wanted = True  # written by others: what nobody wants any more is given up
         self.n_bytes = 0
         self.n_attempts = 0
         self.began_s = time.monotonic()
@@ -178,17 +183,19 @@ def _fetch(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
 def fetch_in_parts(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
     """Place an uncompressed file over up to `n_parts` connections at once; what has come once is not fetched again."""
     lane = means.lanes.lane(lane_key(task.remote))
-    parts = Parts(task.need.n_bytes)
+    parts = Parts(task.need.n_bytes, task.shown)
     with means.temporaries.begin(task.local, task.name, n_bytes=task.need.n_bytes) as raw:
 
         def attempt(_: int) -> None:
             moved.n_attempts += 1
+            turns = [None]  # of the attempt itself; its first part, which is fetched alone, has it
 
             def fetch(begin: int, end: int, version: str | None) -> Part:
-                if begin:
-                    lane.enter()
+                sent_s = turns.pop() if turns else lane.enter()
                 with means.store(task.config) as store:
                     part = store.get_range(task.name, begin, end, version=version)
+                if sent_s is not None:
+                    lane.answered(sent_s)
                 _check_size(task, part.facts.n_bytes, task.need.n_bytes, task.name)
                 raw.write_at(begin, part.data)
                 moved.n_bytes += len(part.data)
@@ -301,8 +308,11 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
             for chunk in content.chunks:
                 n_got += len(chunk)
                 moved.n_bytes += len(chunk)
+                lane.gave()
                 yield chunk
                 given_s = source.courtesy.give_way(given_s)
+                if not moved.is_wanted:
+                    raise AbandonedError(f"{shown}: nobody wants it any more")
             if n_got < facts.n_bytes:
                 raise TransferDamagedError(f"{shown}: {n_got} bytes came of {facts.n_bytes}: the transfer was cut")
             break

@@ -76,6 +76,7 @@ class SampleStore:
         self.meter = meter
         self.waits = waits
         self.limit_bytes = limit_bytes
+        self._has_start = False  # whether the first shards of an epoch were announced before it has begun
         self.catalog: Catalog = catalog_of(streams)
         is_limited = limit_bytes is not None
         self.files = ShardFiles(streams, client, meter, may_vanish=is_limited)
@@ -96,6 +97,8 @@ class SampleStore:
         row = sample_id - int(self.catalog.first_sample[shard])
         opened = self.pool.open_shards.get(shard)
         if opened is None:
+            if self._has_start and self._is_missing(shard):
+                self._withdraw_start()
             opened = self.finder.find(shard, row)
         return opened.sample(row)
 
@@ -121,6 +124,8 @@ class SampleStore:
             if is_missing[shard]:
                 wanted.setdefault(shard, {})[row] = None
         asked = {shard: list(of) for shard, of in wanted.items()}
+        if asked and self._has_start:
+            self._withdraw_start()
         with self.finder.using(self.ranges.read(asked, Reason.RANDOM) if asked else {}):
             yield
 
@@ -138,6 +143,12 @@ class SampleStore:
             return
         self.client.announce(START, [self.files.need(shard) for shard in first])
         self.client.hold()
+        self._has_start = True
+
+    def _withdraw_start(self) -> None:
+        """Whoever reads samples by number before any epoch has begun does not want the shards of the first."""
+        self._has_start = False
+        self.client.announce(START, ())
 
     def transfer_bytes(self) -> NDArray[np.int64]:
         """What each shard costs to fetch, int64 (shard,): its compressed bytes where it is compressed."""

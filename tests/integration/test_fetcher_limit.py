@@ -1,0 +1,346 @@
+"""A cache with a limit, with real fetchers: what lies there is never too much, and what goes is what may go."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streaming.cache.files import table_name
+from streaming.cache.inventory import SOURCE_NAME, claim, source_of
+from streaming.errors import NoRoomError
+from streaming.fetch.client import FetchClient
+from streaming.fetch.protocol import FileNeed, Reason, Span, StreamConfig
+from streaming.formats.compression import compress
+from support.fetcher_world import FaultyStore, client_of, content, run_all, temporaries, wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+N_BYTES = 100_000
+
+
+def limited(remote: str | Path, local: Path, limit_bytes: int, **config: Any) -> FetchClient:
+    """A client whose job has a limit."""
+    streams = [StreamConfig(str(remote), str(local), **config)]
+    return FetchClient(str(local), streams, cache_limit=limit_bytes)
+
+
+def needs_of(names: Sequence[int], n_bytes: int = N_BYTES) -> list[FileNeed]:
+    return [FileNeed(0, str(i), n_bytes) for i in names]
+
+
+def index_of(folder: Path, needs: Sequence[FileNeed]) -> None:
+    """An index that lists these files, as one of ours would."""
+    shards = [
+        {
+            "format": "mds",
+            "version": 2,
+            "column_names": ["x"],
+            "column_encodings": ["bytes"],
+            "column_sizes": [None],
+            "compression": None,
+            "hashes": [],
+            "raw_data": {"basename": need.name, "bytes": need.n_bytes, "hashes": {}},
+            "samples": 1,
+            "size_limit": None,
+            "zip_data": None,
+        }
+        for need in needs
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+def bytes_in(folder: Path) -> int:
+    files = (path for path in folder.rglob("*") if ".streaming" not in path.parts)
+    return sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
+
+
+@contextlib.contextmanager
+def own_disk(folder: Path, n_bytes: int) -> Iterator[None]:
+    """A file system of its own at `folder`, so that what lies there can be told in one look."""
+    folder.mkdir()
+    options = f"size={n_bytes}"
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode(errors='replace').strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[list[int]]:
+    """Bytes in use on the file system at `folder`, looked at all the time; the most is the one entry."""
+    most, over = [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.001):
+            status = os.statvfs(folder)
+            most[0] = max(most[0], (status.f_blocks - status.f_bfree) * status.f_frsize)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
+
+
+# --- never too much
+
+
+@pytest.mark.parametrize("keep_zip", [None, False, True])
+def test_never_more_lies_there_than_may(tmp_path: Path, store: FaultyStore, keep_zip: bool | None) -> None:
+    """Temporaries and all, at any moment, while four processes read, lease and wait; compressed or not."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    n_bytes = 25 * page
+    contents = [content(f"d/{i}", n_bytes // 2) * 2 for i in range(30)]
+    needs = [FileNeed(0, f"{i}", n_bytes) for i in range(30)]
+    if keep_zip is None:
+        store.objects |= {f"d/{i}": whole for i, whole in enumerate(contents)}
+    else:
+        zipped = [compress("zstd:3", whole) for whole in contents]
+        needs = [FileNeed(0, f"{i}", n_bytes, f"{i}.z", len(zipped[i]), "zstd:3") for i in range(30)]
+        store.objects |= {f"d/{i}.z": whole for i, whole in enumerate(zipped)}
+    store.drip_s = 0.002
+    cache = tmp_path / "cache"
+    limit = 8 * n_bytes
+    with own_disk(cache, 4 * limit), limited("s3://bkt/d", cache, limit, keep_zip=bool(keep_zip)) as client:
+        client.hold()
+        n_others = os.statvfs(cache)
+        before = (n_others.f_blocks - n_others.f_bfree) * n_others.f_frsize
+        with watched(cache) as most:
+            run_all("fork", _read_with_leases, [(client, needs, contents, seed) for seed in range(4)])
+        numbers = client.progress()
+        assert numbers["evicted"] > 0
+        assert numbers["cache_bytes"] <= limit
+        assert temporaries(cache) == []
+    # A file takes whole pages, which its size does not tell; and the log may have grown by one.
+    n_files = 2 * limit // n_bytes + 1
+    assert most[0] - before <= limit + n_files * page
+    assert most[0] - before > limit // 2
+
+
+def _read_with_leases(client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes], seed: int) -> None:
+    rng = random.Random(seed)
+    order = [rng.randrange(len(needs)) for _ in range(60)]
+    for at, number in enumerate(order):
+        ahead = [needs[i] for i in dict.fromkeys(order[at:])]
+        client.announce(f"reader-{seed}", ahead, ahead[:1])
+        while True:
+            try:
+                path = client.wait(needs[number])
+            except NoRoomError:
+                time.sleep(0.01)
+                continue
+            with contextlib.suppress(FileNotFoundError):  # gone again before it was opened: it was not leased in time
+                assert Path(path).read_bytes() == contents[number]
+                break
+
+
+def test_a_cache_that_holds_too_much_shrinks_when_a_limit_comes(tmp_path: Path, store: FaultyStore) -> None:
+    """By what nobody needs, then by what is needed last, though nothing is to be fetched."""
+    store.fill("d", 10, N_BYTES)
+    needs = needs_of(range(10))
+    with client_of("s3://bkt/d", tmp_path) as free:
+        free.fetch_all(needs)
+    index_of(tmp_path, needs)
+    n_index = (tmp_path / "index.json").stat().st_size
+    with limited("s3://bkt/d", tmp_path, 4 * N_BYTES + n_index) as client:
+        client.announce("r", needs[5:])
+        wait_until("it has shrunk", lambda: bytes_in(tmp_path) <= 4 * N_BYTES + n_index)
+        assert set(map(str, range(5, 9))) == names_in(tmp_path) - {"index.json"}
+    assert store.n_gets.total() == 10
+
+
+def test_the_smallest_limit_holds_while_its_job_lives(tmp_path: Path, store: FaultyStore) -> None:
+    """Of two jobs on one cache; afterwards what is left fetches what it announced."""
+    store.fill("d", 12, N_BYTES)
+    needs = needs_of(range(12))
+    index_of(tmp_path, needs)
+    n_index = (tmp_path / "index.json").stat().st_size
+    with limited("s3://bkt/d", tmp_path, 10 * N_BYTES + n_index) as large:
+        large.announce("r", needs)
+        wait_until("ten have come", lambda: len(names_in(tmp_path)) == 11)
+        with limited("s3://bkt/d", tmp_path, 3 * N_BYTES + n_index) as small:
+            small.hold()
+            wait_until("it has shrunk", lambda: bytes_in(tmp_path) <= 3 * N_BYTES + n_index)
+            small.announce("r", needs[8:])
+            wait_until("nothing moves", lambda: small.progress()["moving"] == 0)
+            assert bytes_in(tmp_path) <= 3 * N_BYTES + n_index
+        wait_until("ten have come again", lambda: len(names_in(tmp_path)) == 11)
+
+
+# --- what goes
+
+
+def test_what_is_needed_last_goes_first(tmp_path: Path, store: FaultyStore) -> None:
+    """Before that what no list has, the longest unused first; what is held stays."""
+    store.fill("d", 8, N_BYTES)
+    with limited("s3://bkt/d", tmp_path, 5 * N_BYTES) as client:
+        client.fetch_all(needs_of([0, 1, 2, 3, 4]))
+        client.announce("r", needs_of([3, 1, 0]), needs_of([2]))
+        client.wait(*needs_of([5]))
+        assert names_in(tmp_path) == {"0", "1", "2", "3", "5"}
+        client.wait(*needs_of([6]))
+        assert names_in(tmp_path) == {"0", "1", "2", "3", "6"}
+        client.announce("r", needs_of([3, 1, 6, 0]), needs_of([2, 3]))
+        client.wait(*needs_of([7]))
+        assert names_in(tmp_path) == {"1", "2", "3", "6", "7"}
+        client.announce("r", (), needs_of([1, 2, 3, 6, 7]))
+        with pytest.raises(NoRoomError, match=r"d/5 has no room below .*500,000 of 500,000 bytes .*raise cache_limit"):
+            client.wait(*needs_of([5]))
+        assert client.read_ranges([Span(needs_of([5])[0], 0, 9)], Reason.NO_ROOM) == [content("d/5", N_BYTES)[:9]]
+
+
+def test_a_list_comes_as_far_as_there_is_room(tmp_path: Path, store: FaultyStore) -> None:
+    """And further when what it held is let go, without anybody asking."""
+    store.fill("d", 8, N_BYTES)
+    needs = needs_of(range(8))
+    with limited("s3://bkt/d", tmp_path, 3 * N_BYTES) as client:
+        client.announce("r", needs, needs[:3])
+        wait_until("three have come", lambda: names_in(tmp_path) == {"0", "1", "2"})
+        client.announce("r", needs[2:])
+        wait_until("the next have come", lambda: names_in(tmp_path) == {"2", "3", "4"})
+
+
+def test_a_file_that_vanished_leaves_its_room(tmp_path: Path, store: FaultyStore) -> None:
+    """Deleted by hand, while nobody says anything: the next look finds it, and read-ahead goes on."""
+    store.fill("d", 4, N_BYTES)
+    needs = needs_of(range(4))
+    with limited("s3://bkt/d", tmp_path, 2 * N_BYTES) as client:
+        client.announce("r", needs, needs[:2])
+        wait_until("two have come", lambda: names_in(tmp_path) == {"0", "1"})
+        wait_until("nothing moves", lambda: client.progress()["moving"] == 0)
+        os.unlink(tmp_path / "0")
+        wait_until("the third has come", lambda: names_in(tmp_path) == {"1", "2"})
+
+
+def test_offset_tables_count(tmp_path: Path, store: FaultyStore) -> None:
+    """They take the room of what nobody needs; without it they are given, and not kept."""
+    store.fill("d", 3, N_BYTES)
+    needs = needs_of(range(3))
+    n_table = 10_000
+    with limited("s3://bkt/d", tmp_path, 2 * N_BYTES) as client:
+        client.fetch_all(needs[:2])
+        client.announce("r", needs[:2], needs[:2])
+        for _ in range(2):
+            (table,) = client.read_ranges([Span(needs[2], 0, n_table, keep=True)], Reason.RANDOM)
+            assert table == content("d/2", N_BYTES)[:n_table]
+            assert names_in(tmp_path) == {"0", "1"}
+        client.announce("r", needs[:1], needs[:1])
+        client.read_ranges([Span(needs[2], 0, n_table, keep=True)], Reason.RANDOM)
+        assert names_in(tmp_path) == {"0", table_name("2")}
+        assert client.progress()["cache_bytes"] == N_BYTES + n_table
+
+
+def test_a_cache_filled_in_the_future_is_used_like_any_other(tmp_path: Path, store: FaultyStore) -> None:
+    """By a machine whose clock was wrong: its files go when they must, and what is needed stays."""
+    store.fill("d", 6, N_BYTES)
+    needs = needs_of(range(6))
+    with client_of("s3://bkt/d", tmp_path) as free:
+        free.fetch_all(needs[:4])
+    index_of(tmp_path, needs)
+    n_index = (tmp_path / "index.json").stat().st_size
+    for name in "0123":
+        os.utime(tmp_path / name, (time.time() + 1e8,) * 2)
+    with limited("s3://bkt/d", tmp_path, 4 * N_BYTES + n_index) as client:
+        client.announce("r", needs_of([4, 1, 2]))
+        client.wait(needs[4])
+        client.wait(needs[5])
+        assert names_in(tmp_path) - {"index.json"} == {"1", "2", "4", "5"}
+
+
+# --- what never goes
+
+
+def test_what_is_not_ours_stays(tmp_path: Path, store: FaultyStore) -> None:
+    """Files of the user beside ours, in folders of the user, and a dataset that is nowhere else; but they count."""
+    store.fill("d", 6, N_BYTES)
+    cache = tmp_path / "cache"
+    own = cache / "own"
+    index_of(own, needs_of([0, 1]))
+    for name in ("0", "1", "notes.txt"):
+        (own / name).write_bytes(content(name, N_BYTES))
+    index_of(cache, needs_of(range(6)))
+    (cache / "my.mds").write_bytes(content("my", N_BYTES))
+    (cache / "link").symlink_to(own / "0")
+    n_own = bytes_in(cache)
+    with limited("s3://bkt/d", cache, 2 * N_BYTES + n_own) as client:
+        for need in needs_of(range(6)):
+            client.wait(need)
+        assert names_in(cache) == {"index.json", "my.mds", "link", "4", "5"}
+        assert client.progress()["cache_bytes"] == 2 * N_BYTES + n_own
+    assert names_in(own) == {"index.json", "0", "1", "notes.txt"}
+    with (
+        limited("s3://bkt/d", cache, n_own) as client,
+        pytest.raises(NoRoomError, match="in files that are no copies and stay"),
+    ):
+        client.wait(*needs_of([0]))
+    assert names_in(own) == {"index.json", "0", "1", "notes.txt"}
+
+
+def test_a_source_stays_though_it_lies_in_a_cache(tmp_path: Path, store: FaultyStore) -> None:
+    """A copy of one remote that another stream reads as its source, by another name; and a cache that is its source."""
+    store.fill("d", 6, N_BYTES)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "disk")
+    cache = tmp_path / "cache"
+    copy, elsewhere = cache / "copy", tmp_path / "link"
+    index_of(copy, needs_of(range(4)))
+    for i in range(4):
+        (copy / str(i)).write_bytes(content(f"d/{i}", N_BYTES))
+    claim(str(copy), source_of("s3://bkt/d", "s3://bkt/d"))
+    elsewhere.symlink_to(copy)
+    before = names_in(copy)
+    streams = [
+        StreamConfig("s3://bkt/d", str(cache / "d"), root=str(cache)),
+        StreamConfig(str(elsewhere), str(cache / "second"), root=str(cache)),
+        StreamConfig(str(copy), str(copy), root=str(cache)),
+    ]
+    with FetchClient(str(cache), streams, cache_limit=bytes_in(cache) + 2 * N_BYTES) as client:
+        for i in range(6):
+            client.wait(FileNeed(0, str(i), N_BYTES))
+        client.wait(FileNeed(1, "0", N_BYTES))
+        assert client.progress()["evicted"] == 5
+    assert names_in(copy) == before
+
+
+def test_a_folder_filled_by_another_loader_gives_way_while_a_job_uses_it(tmp_path: Path, store: FaultyStore) -> None:
+    """It has our index but no mark of ours: it is a cache because a job says so, not for ever."""
+    store.fill("d", 4, N_BYTES)
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    index_of(theirs, needs_of(range(4)))
+    for i in range(4):
+        (theirs / str(i)).write_bytes(content(f"d/{i}", N_BYTES))
+    assert SOURCE_NAME not in names_in(theirs)
+    n_theirs = bytes_in(theirs)
+
+    def client_in(*folders: Path) -> FetchClient:
+        streams = [StreamConfig("s3://bkt/d", str(folder), root=str(tmp_path)) for folder in folders]
+        return FetchClient(str(tmp_path), streams, cache_limit=n_theirs + N_BYTES)
+
+    with client_in(ours) as client:
+        for need in needs_of(range(2)):
+            client.wait(need)
+        assert (names_in(ours), len(names_in(theirs))) == ({"1"}, 5)
+    with client_in(theirs, ours) as client:
+        client.announce("r", [FileNeed(1, "2", N_BYTES), FileNeed(1, "1", N_BYTES)])
+        client.wait(FileNeed(1, "2", N_BYTES))
+        assert (names_in(ours), len(names_in(theirs))) == ({"1", "2"}, 4)

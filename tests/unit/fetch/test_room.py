@@ -1,0 +1,230 @@
+"""Room for files, as readers and the disk say: which count, for whom, and when."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streaming.cache.files import Temporaries
+from streaming.cache.shelf import Lying
+from streaming.fetch.policy import FetchPolicy, Limits
+from streaming.fetch.protocol import FileNeed, Hello, StreamConfig
+from streaming.fetch.room import Begun, Room, Tenant
+from streaming.fetch.transfer import FileTask
+from streaming.fetch.watch import Watch
+
+
+class World:
+    """A policy and its room, and jobs that come and go."""
+
+    def __init__(self, folder: str = "/cache") -> None:
+        self.policy: FetchPolicy[FileTask] = FetchPolicy(Limits(), 0.0)
+        self.room = Room(self.policy)
+        self.config = StreamConfig("s3://bkt/d", folder)
+
+    def task(self, name: str, n_bytes: int = 10, folder: str | None = None) -> FileTask:
+        config = self.config if folder is None else replace(self.config, local=folder)
+        return FileTask.of(FileNeed(0, name, n_bytes), config)
+
+    def come(self, job: str, limit: int, folder: str | None = None) -> None:
+        config = self.config if folder is None else replace(self.config, local=folder)
+        self.policy.opened(job)
+        if self.room.admit(job, Tenant.of(Hello(2, "", job, (config,), limit)), 0.0):
+            self.room.limit(job)
+
+    def go(self, job: str) -> None:
+        self.policy.closed(job, 0.0)
+        for gone in self.policy.passed(100.0):
+            self.room.lift(gone, 0.0)
+
+    def announce(self, *tasks: FileTask, job: str = "job", held: tuple[FileTask, ...] = ()) -> Begun:
+        self.policy.announced(job, "r", [(task, False) for task in tasks], 0.0, held=held)
+        return self.room.begin(0.0)
+
+    def end(self, *tasks: FileTask) -> None:
+        for task in tasks:
+            self.policy.finished(task, 0.0)
+            self.room.ended(task, 0.0, n_came=task.need.n_bytes)
+
+
+def test_what_comes_without_a_limit_is_not_remembered() -> None:
+    """A fetcher that brings a million files must not grow with each."""
+    world = World()
+    world.come("job", -1)
+    tasks = [world.task(str(i)) for i in range(5)]
+    assert world.announce(*tasks).tasks == tasks
+    world.end(*tasks)
+    assert world.room.n_bytes == 0
+    assert not world.room.is_limited
+
+
+def test_what_moves_when_a_limit_comes_counts() -> None:
+    """It was begun without one."""
+    world = World()
+    world.come("free", -1)
+    moving = world.task("0")
+    assert world.announce(moving, job="free").tasks == [moving]
+    world.come("job", 15)
+    assert world.room.n_bytes == 10
+    assert world.announce(world.task("1")).tasks == []
+    world.end(moving)
+    assert world.room.n_bytes == 10
+
+
+def test_only_what_lies_below_the_roots_of_limited_jobs_counts() -> None:
+    """A job without a limit may fill another disk."""
+    world = World()
+    world.come("job", 10)
+    world.come("free", -1, "/other")
+    others = [world.task(str(i), folder="/other") for i in range(3)]
+    assert world.announce(*others, job="free").tasks == others
+    world.end(*others)
+    assert world.room.n_bytes == 0
+    assert world.room.roots == ["/cache"]
+
+
+def test_when_the_last_limit_goes_nothing_counts() -> None:
+    """Until the next comes; the smallest of several holds."""
+    world = World()
+    world.come("large", 100)
+    world.come("small", 10)
+    tasks = [world.task(str(i)) for i in range(2)]
+    assert world.announce(*tasks, job="large").tasks == tasks[:1]
+    world.go("small")
+    assert world.room.begin(0.0).tasks == tasks[1:]
+    world.end(*tasks)
+    assert world.room.n_bytes == 20
+    world.go("large")
+    assert (world.room.n_bytes, world.room.is_limited) == (0, False)
+
+
+def test_a_limit_is_not_in_force_before_somebody_has_looked() -> None:
+    """Every connection of its job is told to look, until one has."""
+    world = World()
+    tenant = Tenant.of(Hello(2, "", "job", (world.config,), 10))
+    assert [world.room.admit("job", tenant, 0.0) for _ in range(2)] == [True, True]
+    world.room.limit("job")
+    assert not world.room.admit("job", tenant, 0.0)
+
+
+def test_what_is_evicted_comes_again_for_the_lists_that_have_it() -> None:
+    """As soon as there is room."""
+    world = World()
+    world.come("job", 20)
+    near, far, urgent = (world.task(name) for name in ("near", "far", "urgent"))
+    assert world.announce(near, far).tasks == [near, far]
+    world.end(near, far)
+    world.policy.wanted(urgent, 0.0)
+    begun = world.room.begin(0.0)
+    assert (begun.tasks, begun.leaving) == ([urgent], [far.path])
+    world.room.gone(begun)
+    world.end(urgent)
+    world.policy.released(urgent)
+    begun = world.room.begin(0.0)
+    assert (begun.tasks, begun.leaving) == ([far], [urgent.path])
+
+
+def test_what_is_announced_takes_the_room_only_of_what_is_needed_much_later() -> None:
+    """Three times as far away; else a small cache would fetch everything for every use."""
+    world = World()
+    world.come("job", 30)
+    there = [world.task(f"there {i}") for i in range(3)]
+    world.announce(*there)
+    world.end(*there)
+    others = [world.task(f"other {i}") for i in range(3)]
+    listed = [others[0], there[0], others[1], others[2], there[1], there[2]]
+    world.policy.announced("job", "r", [(task, task in there) for task in listed], 0.0)
+    begun = world.room.begin(0.0)
+    assert (begun.tasks, begun.leaving) == ([others[0]], [there[2].path])
+
+
+def test_a_full_disk_spares_what_running_jobs_may_need() -> None:
+    """Without limits all of their folders, since they do not say what they need; what is left of others goes."""
+    world = World()
+    world.come("free", -1, "/used")
+    found = {
+        "/used/a": Lying(10, 0.0, may_go=True),
+        "/old/b": Lying(10, 5.0, may_go=True),
+        "/old/c": Lying(10, 1.0, may_go=True),
+        "/old/user": Lying(10, 0.0, may_go=False),
+    }
+    assert world.room.free(world.task("new", 10, "/used"), found, 9.0) == ["/old/c"]
+    assert world.room.free(world.task("new", 99, "/used"), found, 9.0) == ["/old/c", "/old/b"]
+
+
+def test_a_look_tells_temporaries_apart(tmp_path: Path) -> None:
+    """Ours were promised room; those of a dead writer go; others' are somebody's, and count."""
+    world = World(str(tmp_path))
+    temporaries = Temporaries(umask=0o022)
+    watch = Watch(world.room, threading.Lock(), temporaries)
+    world.come("job", 1000)
+    code = (
+        "import sys, os; from streaming.cache.files import Temporaries\n"
+        "with Temporaries(umask=0).begin(sys.argv[1], 'b', n_bytes=30):\n"
+        "    print('written', flush=True)\n"
+        "    input()\n"
+        "    os._exit(9)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with (
+        temporaries.begin(str(tmp_path), "a", n_bytes=20),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as other,
+    ):
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"written\n"
+        (tmp_path / "user").write_bytes(bytes(5))
+        watch.look()
+        assert world.room.n_bytes == 35
+        other.stdin.write(b"\n")
+        other.stdin.close()
+        assert other.wait(60) == 9
+        watch.look()
+        assert world.room.n_bytes == 5
+    assert os.listdir(tmp_path) == ["user"]
+
+
+def test_looks_are_due_when_something_counts_and_not_too_often(tmp_path: Path) -> None:
+    """Never without a limit."""
+    world = World(str(tmp_path))
+    watch = Watch(world.room, threading.Lock(), Temporaries(umask=0o022))
+    assert not watch.is_due()
+    world.come("job", 10)
+    assert watch.is_due()
+    watch.look()
+    assert not watch.is_due()
+
+
+@pytest.mark.parametrize("keep_zip", [False, True])
+def test_a_file_counts_in_each_form_that_stays(keep_zip: bool) -> None:
+    """While it comes, and afterwards."""
+    world = World()
+    world.config = replace(world.config, keep_zip=keep_zip)
+    world.come("job", 100)
+    task = FileTask.of(FileNeed(0, "a", 10, "a.z", 7, "zstd"), world.config)
+    n_bytes = 17 if keep_zip else 10
+    assert world.announce(task).tasks == [task]
+    assert world.room.n_bytes == n_bytes
+    world.end(task)
+    assert world.room.n_bytes == n_bytes
+
+
+def test_a_file_of_unknown_size_counts_when_it_has_come() -> None:
+    """And stays: an index cannot be told from another file of the user."""
+    world = World()
+    world.come("job", 15)
+    index = world.task("index.json", -1)
+    assert world.announce(index).tasks == [index]
+    world.policy.finished(index, 0.0)
+    world.room.ended(index, 0.0, n_came=12)
+    assert world.room.n_bytes == 12
+    world.policy.wanted(world.task("a"), 0.0)
+    assert world.room.begin(0.0).without_room == [world.task("a")]
+    assert "12 of 15 bytes are taken, 12 of them in files that are no copies" in world.room.why_full()

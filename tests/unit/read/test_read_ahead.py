@@ -189,7 +189,7 @@ def test_under_a_limit_a_list_is_renewed_while_most_of_its_room_is_still_of_use(
     """At the latest when an eighth of the cache has been consumed; not at every step over the same shards."""
     client, files, _ = world
     ahead = ReadAhead(client, files, "0.0", _stored_order, LIMITED)
-    for position in range(0, 500 * ROWS):
+    for position in range(500 * ROWS):
         first = position // ROWS // 10 * 10  # in use: ten shards at a time
         ahead.advance(list(range(first, first + 10)), position, position + 1)
     consumed = 100 / 8

@@ -102,6 +102,17 @@ def test_a_sample_of_a_cold_shard_costs_two_requests_and_the_next_one(
     assert len([at for name, at in store.ranges if name == key]) == 4
 
 
+def test_who_reads_row_after_row_gets_the_shards(data: Path, store: FaultyStore, tmp_path: Path) -> None:
+    """A few samples come alone, then each shard comes whole, once, and by no range."""
+    reader = store_of("s3://bkt/d", tmp_path / "cache")
+    first = int(reader.catalog.first_sample[3])
+    assert [reader.sample(number) for number in range(first, N)] == [numbered(number) for number in range(first, N)]
+    assert {name for name, _ in store.ranges} == {"d/shard.00003.mds"}
+    assert len(store.ranges) <= 10
+    for shard in range(4, reader.catalog.n_shards):
+        assert store.n_gets[f"d/shard.{shard:05}.mds"] == 1
+
+
 def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultyStore, tmp_path: Path) -> None:
     """Cut, or of other numbers: it is worth nothing, and the sample is right all the same."""
     cache = tmp_path / "cache"

@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from streaming.cache.files import table_name
 from streaming.errors import FetchError, StorageError, TransferDamagedError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import FileNeed, Reason, Span
-from support.fetcher_world import Fault, FaultyStore, client_of, content, run_all, wait_until
+from support.fetcher_world import Fault, FaultyStore, as_bytes, client_of, content, run_all, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -27,10 +26,6 @@ KIB = 1 << 10
 
 def needs_of(n: int, n_bytes: int = N_BYTES) -> list[FileNeed]:
     return [FileNeed(0, str(i), n_bytes) for i in range(n)]
-
-
-def of(parts: Sequence[memoryview | None]) -> list[bytes | None]:
-    return [None if part is None else bytes(part) for part in parts]
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -45,7 +40,7 @@ def test_all_spans_come_right(tmp_path: Path, store: FaultyStore, reason: Reason
     rng.shuffle(spans)
     with client_of("s3://bkt/d", tmp_path) as client:
         parts = client.read_ranges(spans, reason)
-    assert of(parts) == [contents[int(span.need.name)][span.begin : span.end] for span in spans]
+    assert as_bytes(parts) == [contents[int(span.need.name)][span.begin : span.end] for span in spans]
     assert len(store.ranges) < len(spans)
     if reason not in (Reason.RANDOM, Reason.FEW):  # of which these make whole files come, too
         assert store.n_gets.total() == len(store.ranges)
@@ -71,16 +66,14 @@ def test_an_offset_table_is_kept_for_all(tmp_path: Path, store: FaultyStore) -> 
     store.objects["d/sub/shard.mds"] = whole
     need = FileNeed(0, "sub/shard.mds", N_BYTES)
     with client_of("s3://bkt/d", tmp_path) as client:
-        (table,) = client.read_ranges([Span(need, 0, 400, keep=True)], Reason.RANDOM)
-        assert table == whole[:400]
+        assert as_bytes(client.read_ranges([Span(need, 0, 400, keep=True)], Reason.RANDOM)) == [whole[:400]]
         assert (tmp_path / table_name(need.name)).read_bytes() == whole[:400]
         run_all("spawn", _read_table, [(client, need, whole[:400])])
         assert len(store.ranges) == 1
 
 
 def _read_table(client: FetchClient, need: FileNeed, expected: bytes) -> None:
-    (table,) = client.read_ranges([Span(need, 0, len(expected), keep=True)], Reason.RANDOM)
-    assert table == expected
+    assert as_bytes(client.read_ranges([Span(need, 0, len(expected), keep=True)], Reason.RANDOM)) == [expected]
 
 
 def test_a_file_that_is_there_or_nearly_is_waited_for(tmp_path: Path, store: FaultyStore) -> None:
@@ -93,9 +86,9 @@ def test_a_file_that_is_there_or_nearly_is_waited_for(tmp_path: Path, store: Fau
         client.announce("r", [coming])
         wait_until("some of it has come", lambda: client.progress()["moving_bytes"] > 0)
         spans = [Span(there, 0, 9), Span(coming, 0, 9)]
-        assert of(client.read_ranges(spans, Reason.AHEAD, due_s=1000.0)) == [None, None]
-        assert of(client.read_ranges(spans, Reason.AHEAD, due_s=0.0)) == [None, content("d/1", N_BYTES)[:9]]
-        assert of(client.read_ranges(spans, Reason.RANDOM, due_s=1000.0)) == [None, content("d/1", N_BYTES)[:9]]
+        assert as_bytes(client.read_ranges(spans, Reason.AHEAD, due_s=1000.0)) == [None, None]
+        assert as_bytes(client.read_ranges(spans, Reason.AHEAD, due_s=0.0)) == [None, content("d/1", N_BYTES)[:9]]
+        assert as_bytes(client.read_ranges(spans, Reason.RANDOM, due_s=1000.0)) == [None, content("d/1", N_BYTES)[:9]]
 
 
 def test_who_reads_ahead_too_much_is_refused(tmp_path: Path, store: FaultyStore) -> None:
@@ -104,10 +97,10 @@ def test_who_reads_ahead_too_much_is_refused(tmp_path: Path, store: FaultyStore)
     needs = [FileNeed(0, f"{i}", 100) for i in range(n)]
     store.objects |= {f"d/{i}": bytes(100) for i in range(n)}
     with client_of("s3://bkt/d", tmp_path) as client:
-        assert set(of(client.read_ranges([Span(need, 0, 9) for need in needs], Reason.AHEAD))) == {None}
+        assert set(as_bytes(client.read_ranges([Span(need, 0, 9) for need in needs], Reason.AHEAD))) == {None}
         assert store.n_gets.total() == 0
         some = [Span(need, 0, 9) for need in needs[:100]]
-        assert of(client.read_ranges(some, Reason.AHEAD)) == [bytes(9)] * 100
+        assert as_bytes(client.read_ranges(some, Reason.AHEAD)) == [bytes(9)] * 100
 
 
 @pytest.mark.parametrize("reason", [Reason.RANDOM, Reason.FEW])
@@ -118,12 +111,12 @@ def test_a_file_of_which_much_is_read_comes_whole(tmp_path: Path, store: FaultyS
     n_half = N_BYTES // 2
     with client_of("s3://bkt/d", tmp_path) as client:
         for _ in range(2):
-            assert of(client.read_ranges([Span(need, 0, n_half - 1)], reason)) == [whole[: n_half - 1]]
+            assert as_bytes(client.read_ranges([Span(need, 0, n_half - 1)], reason)) == [whole[: n_half - 1]]
             assert not (tmp_path / "0").exists()
-            assert of(client.read_ranges([Span(need, 7, 8)], reason)) == [whole[7:8]]
+            assert as_bytes(client.read_ranges([Span(need, 7, 8)], reason)) == [whole[7:8]]
             wait_until("it has come", lambda: client.is_present(need))
             wait_until("and is known to", lambda: client.progress()["moving"] == 0)
-            assert of(client.read_ranges([Span(need, 7, 8)], reason)) == [None]
+            assert as_bytes(client.read_ranges([Span(need, 7, 8)], reason)) == [None]
             os.unlink(tmp_path / "0")
     assert store.n_gets["d/0"] - len(store.ranges) == 2
     with client_of("s3://bkt/d", tmp_path) as client:
@@ -144,9 +137,9 @@ def test_what_is_not_the_object_of_the_index_is_an_error(tmp_path: Path, store: 
         store.objects["d/1"] = bytes(1000)
         with pytest.raises(TransferDamagedError, match=r"d/1.*changed"):
             client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)
-        assert of(client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)) == [bytes(9)]
+        assert as_bytes(client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)) == [bytes(9)]
         store.faults["d/2"] = [Fault(cut_after=3)]
-        assert of(client.read_ranges([Span(cut, 0, 9)], Reason.RANDOM)) == [content("d/2", 1000)[:9]]
+        assert as_bytes(client.read_ranges([Span(cut, 0, 9)], Reason.RANDOM)) == [content("d/2", 1000)[:9]]
         store.faults["d/2"] = [Fault(cut_after=3)] * 2
         with pytest.raises(TransferDamagedError, match="d/2"):
             client.read_ranges([Span(cut, 0, 9)], Reason.RANDOM)
@@ -172,8 +165,8 @@ def test_ranges_that_were_begun_survive_the_fetcher(tmp_path: Path, store: Fault
         begun = client.begin_ranges([Span(need, 3, 9)], Reason.RANDOM)
         os.kill(client.progress()["pid"], signal.SIGKILL)
         store.delay_s = 0.0
-        assert of(client.end_ranges(begun)) == [whole[3:9]]
-        assert of(client.end_ranges(begun)) == [whole[3:9]]
+        assert as_bytes(client.end_ranges(begun)) == [whole[3:9]]
+        assert as_bytes(client.end_ranges(begun)) == [whole[3:9]]
 
 
 def test_begun_ranges_come_while_their_reader_does_something_else(tmp_path: Path, store: FaultyStore) -> None:
@@ -184,7 +177,7 @@ def test_begun_ranges_come_while_their_reader_does_something_else(tmp_path: Path
     with client_of("s3://bkt/d", tmp_path) as client:
         begun = [client.begin_ranges([Span(need, 3, 9)], Reason.RANDOM) for _ in range(8)]
         assert all(ticket.early is None for ticket in begun)
-        assert [of(client.end_ranges(ticket)) for ticket in begun] == [[whole[3:9]]] * 8
+        assert [as_bytes(client.end_ranges(ticket)) for ticket in begun] == [[whole[3:9]]] * 8
     assert len(store.ranges) == 1
 
 
@@ -213,7 +206,7 @@ def test_many_threads_read_at_once(tmp_path: Path, store: FaultyStore) -> None:
         rng = random.Random(seed)
         for _ in range(20):
             begin = rng.randrange(N_BYTES - 9)
-            found = of(client.read_ranges([Span(need, begin, begin + 9)], Reason.NO_ROOM))
+            found = as_bytes(client.read_ranges([Span(need, begin, begin + 9)], Reason.NO_ROOM))
             if found != [whole[begin : begin + 9]]:
                 wrong.append((seed, begin, found))
 

@@ -239,6 +239,11 @@ def run_all(method: str, target: Callable[..., None], arguments: Sequence[tuple[
         assert [process.exitcode for process in started] == [0] * len(started)
 
 
+def as_bytes(parts: Sequence[memoryview | None]) -> list[bytes | None]:
+    """Ranges as they were given, to be compared."""
+    return [None if part is None else bytes(part) for part in parts]
+
+
 def read_and_compare(client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes]) -> None:
     """Every byte of these files, through the cache."""
     for need, expected in zip(needs, contents):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -11,30 +10,14 @@ import pytest
 
 from streaming.cache.files import PRIVATE_FOLDER, table_name
 from streaming.cache.inventory import SOURCE_NAME, Inventory, claim, known_roots, source_of
+from streaming.fetch.protocol import FileNeed
+from support.disks import write_dataset
 
 
 def fill(folder: Path, *listed: str, others: Collection[str] = ()) -> None:
     """Files of ten bytes: shards of an index, and others."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shards = [
-        {
-            "format": "mds",
-            "version": 2,
-            "column_names": ["x"],
-            "column_encodings": ["bytes"],
-            "column_sizes": [None],
-            "compression": "zstd",
-            "hashes": [],
-            "raw_data": {"basename": name, "bytes": 10, "hashes": {}},
-            "samples": 1,
-            "size_limit": None,
-            "zip_data": {"basename": f"{name}.zstd", "bytes": 10, "hashes": {}},
-        }
-        for name in listed
-    ]
-    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
-    for name in (*listed, *others):
-        (folder / name).write_bytes(bytes(10))
+    needs = [FileNeed(0, name, 10, f"{name}.zstd", 10, "zstd") for name in listed]
+    write_dataset(folder, needs, others=[*listed, *others])
 
 
 def may_go(root: Path, *, copies: Collection[str] = (), sources: Collection[str] = ()) -> set[str]:

@@ -1,0 +1,93 @@
+"""File systems of their own for tests, and datasets whose index lists given files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from streaming.fetch.protocol import FileNeed
+
+
+@contextlib.contextmanager
+def own_disk(folder: Path, n_bytes: int) -> Iterator[None]:
+    """A file system of this size at `folder`; the test is skipped where none can be mounted."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode(errors='replace').strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def used_bytes(folder: Path) -> int:
+    """What is in use on the file system at `folder`, in one look."""
+    status = os.statvfs(folder)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[list[int]]:
+    """What is in use on the file system at `folder`, looked at all the time; the most is the one entry."""
+    most, over = [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.001):
+            most[0] = max(most[0], used_bytes(folder))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
+
+
+def names_in(folder: Path) -> set[str]:
+    """The files of this folder."""
+    return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+def bytes_in(folder: Path) -> int:
+    """What lies below a cache folder, but for what the fetcher keeps for itself."""
+    files = (path for path in folder.rglob("*") if ".streaming" not in path.parts)
+    return sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
+
+
+def index_text(needs: Sequence[FileNeed]) -> str:
+    """An index that lists these files, as one of ours would."""
+    shards = [
+        {
+            "format": "mds",
+            "version": 2,
+            "column_names": ["x"],
+            "column_encodings": ["bytes"],
+            "column_sizes": [None],
+            "compression": need.compression,
+            "hashes": [],
+            "raw_data": {"basename": need.name, "bytes": need.n_bytes, "hashes": {}},
+            "samples": 1,
+            "size_limit": None,
+            "zip_data": need.zip_name and {"basename": need.zip_name, "bytes": need.zip_bytes, "hashes": {}},
+        }
+        for need in needs
+    ]
+    return json.dumps({"version": 2, "shards": shards})
+
+
+def write_dataset(folder: Path, needs: Sequence[FileNeed], *, others: Collection[str] = ()) -> None:
+    """An index of these files in `folder`, which is made; without them, but with `others`, of ten bytes each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "index.json").write_text(index_text(needs))
+    for name in others:
+        (folder / name).write_bytes(bytes(10))

@@ -5,6 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # One pinned torch for development and tests; the package itself sets no upper bound on anything.
 TORCH  := torch==2.13.0
+# Tests mostly wait: for processes, servers, deadlines. So a few run at a time, each file in one process.
+JOBS   ?= 3
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test lint types layers tests tools oldest format bench clean
@@ -43,7 +45,7 @@ layers: $(VENV)/dev
 	$(BIN)/lint-imports
 
 tests: $(VENV)/dev tools
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # Servers for tests that no wheel has. Without npm, nginx or sshd the tests that need them are skipped, and say so.
 tools: $(VENV)/tools/azurite

@@ -239,7 +239,9 @@ def test_unreadable_values_raise_what_the_predecessor_raises(case: dict[str, Any
 
 @pytest.mark.parametrize(
     ("what", "raises"),
-    {(case["what"], case["raises"]) for case in REFUSALS["writer_argument"] if case["class"] == "MDSWriter"},
+    dict.fromkeys(
+        (case["what"], case["raises"]) for case in REFUSALS["writer_argument"] if case["class"] == "MDSWriter"
+    ),
 )
 def test_arguments_are_refused_as_by_the_predecessor(what: str, raises: str | None, tmp_path: Any) -> None:
     """The same builtin exception at construction, and nothing is left on disk."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 
 from streaming.testing.s3 import S3Server
 from support.fetcher_world import FaultyStore, started_s3_server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_forks() -> None:
+    """Children that tests fork do not walk through, and so copy, all that was imported here."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

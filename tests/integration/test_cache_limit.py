@@ -21,13 +21,13 @@ from support import numbered
 from support.fetcher_world import FaultyStore, content, wait_until
 from support.numbered import write_numbered
 
-N = 1600
+N = 800
 BATCH = 8
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty shards of 64 KiB, beside which the index is small."""
+    """Twenty shards of 64 KiB, beside which the index is small."""
     folder = tmp_path_factory.mktemp("limit") / "source"
     with MDSWriter(out=str(folder), columns={"id": "int", "blob": "bytes"}, size_limit=1 << 16) as writer:
         for number in range(N):

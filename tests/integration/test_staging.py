@@ -6,13 +6,15 @@ import os
 import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader, Subset
 
 from streaming import LocalDataset, MDSWriter, Stream, StreamingDataset
 from streaming.cache.files import table_name
-from streaming.errors import ShardDamagedError
+from streaming.errors import OptionError, SampleIndexError, ShardDamagedError
 from streaming.fetch.protocol import Reason
 from streaming.read import offsets
 from streaming.read.sample_store import SampleStore
@@ -100,6 +102,17 @@ def test_a_sample_of_a_cold_shard_costs_two_requests_and_the_next_one(
     assert again.sample(first + 3) == numbered(first + 3)
     assert store.n_gets[key] == 4
     assert len([at for name, at in store.ranges if name == key]) == 4
+
+
+def test_who_reads_row_after_row_gets_the_shards(data: Path, store: FaultyStore, tmp_path: Path) -> None:
+    """A few samples come alone, then each shard comes whole, once, and by no range."""
+    reader = store_of("s3://bkt/d", tmp_path / "cache")
+    first = int(reader.catalog.first_sample[3])
+    assert [reader.sample(number) for number in range(first, N)] == [numbered(number) for number in range(first, N)]
+    assert {name for name, _ in store.ranges} == {"d/shard.00003.mds"}
+    assert len(store.ranges) <= 10
+    for shard in range(4, reader.catalog.n_shards):
+        assert store.n_gets[f"d/shard.{shard:05}.mds"] == 1
 
 
 def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultyStore, tmp_path: Path) -> None:
@@ -197,3 +210,49 @@ def test_who_names_a_hash_gets_no_byte_that_it_has_not_covered(data: Path, store
     assert reader.sample(first) == numbered(first)
     assert not store.ranges
     assert os.path.exists(tmp_path / "cache" / "shard.00004.mds")
+
+
+class Numbers(StreamingDataset):
+    """A subclass with its own idea of a sample."""
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:
+        return super().get_item(sample_id, retry)["id"]
+
+
+def test_many_at_once_are_the_same_cold_and_warm_however_they_are_asked_for(
+    data: Path, store: FaultyStore, tmp_path: Path
+) -> None:
+    """Slices, lists, nested lists, arrays, PyTorch's subsets, through a subclass too; few messages."""
+    asked: list[Any] = [
+        slice(500, 100, -37),
+        [3, 599, 3, -1],
+        [[7, 400], [250, -600]],
+        np.arange(0, 600, 41),
+        np.array([[5, 300], [599, 0]]),
+        (np.int32(17), 599),
+    ]
+    with StreamingDataset(local=str(data)) as warm:
+        expected = [warm[at] for at in asked]
+        numbers = list(range(600))
+        for number, at in enumerate(asked):
+            with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / f"cold{number}")) as cold:
+                sent = cold._store.client.n_sent
+                assert cold[at] == expected[number]
+                assert cold._store.client.n_sent - sent < 25
+            with Numbers(remote="s3://bkt/d", local=str(tmp_path / f"made{number}")) as made:
+                sent = made._store.client.n_sent
+                assert made[at] == (np.array(numbers)[at].tolist() if not isinstance(at, tuple) else [17, 599])
+                assert made._store.client.n_sent - sent < 25
+    with Numbers(remote="s3://bkt/d", local=str(tmp_path / "subset")) as made:
+        part = Subset(made, list(range(599, 0, -13)))
+        loader = DataLoader(part, batch_size=16, collate_fn=list)
+        assert [number for batch in loader for number in batch] == list(range(599, 0, -13))
+
+
+def test_what_is_outside_is_an_error_also_among_many(data: Path, store: FaultyStore, tmp_path: Path) -> None:
+    """The same as of one number, and of anything that is no number."""
+    with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache")) as dataset:
+        with pytest.raises(SampleIndexError, match="600 samples"):
+            dataset[[1, 2, 600]]
+        with pytest.raises(OptionError, match="indexed by"):
+            dataset[[1, "2"]]

@@ -56,6 +56,16 @@ def test_a_bare_process_is_alone_and_told_so_once(caplog: pytest.LogCaptureFixtu
     assert "Every process" in caplog.text
 
 
+def test_who_only_looks_ahead_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What is found before it counts may be wrong: a process group may still be initialised."""
+    module._told.clear()
+    with caplog.at_level(logging.INFO, logger="streaming"):
+        assert World.detect({}, is_told=False).num_ranks == 1
+        assert not caplog.records
+        World.detect({})
+    assert len(caplog.records) == 1
+
+
 def test_the_first_line_says_where_the_rank_came_from(caplog: pytest.LogCaptureFixture) -> None:
     """Rank, world size and their source are logged when they are found."""
     module._told.clear()

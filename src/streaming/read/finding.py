@@ -19,6 +19,7 @@ _log: Final = logging.getLogger("streaming")
 
 _PATIENCE_S: Final = 120.0
 _PAUSE_S: Final = 0.05
+_STEPS_OF_A_WALK: Final = 8
 _told: Final[set[tuple[str, type[Exception]]]] = set()
 """Folders of which it was said, and why, that shards cannot be placed there: once in a process."""
 
@@ -40,12 +41,16 @@ class SampleFinder:
         return shard in self._pool.open_shards
 
     def find(self, shard: int, row: int) -> OpenShard:
-        """For random access: what is at hand, else the sample alone, else its shard, waited for."""
+        """For random access: what is at hand, else the sample alone, else its shard, waited for.
+
+        Who asks for row after row gets the shard: one by one they would cost a round trip each.
+        """
         staged: Staged = getattr(self._mine, "staged", {})
         held = staged.get(shard)
         if held is not None and row in held:
             return held
-        if self._files.by_parts[shard] and not self._files.is_present(shard):
+        is_missing = bool(self._files.by_parts[shard]) and not self._files.is_present(shard)
+        if is_missing and not self._walks(shard, row):
             held = self._ranges.read({shard: [row]}, Reason.RANDOM).get(shard)
             if held is not None:
                 return held
@@ -108,6 +113,14 @@ class SampleFinder:
             yield
         finally:
             self._mine.staged = before
+
+    def _walks(self, shard: int, row: int) -> bool:
+        """Whether this thread has asked for one row after the other lately, up to this one."""
+        last_shard, last_row, n_steps = getattr(self._mine, "walk", (-1, -1, 0))
+        is_step = (shard, row) in ((last_shard, last_row + 1), (last_shard + 1, 0))
+        n_steps = n_steps + 1 if is_step else 0
+        self._mine.walk = shard, row, n_steps
+        return n_steps >= _STEPS_OF_A_WALK
 
     def _tell(self, shard: int, error: StorageError) -> None:
         folder = self._files.folder(shard)

@@ -169,6 +169,8 @@ class ReadAhead:
         need = self._files.need
         self._client.announce(self._reader, [need(shard) for shard in needs], [need(shard) for shard in held])
         if not self._has_begun:
+            # A worker's client knows nothing of that list and, without a limit, says nothing: it may stay then, since
+            # what it names is what the epoch needs first anyway.
             self._has_begun = True
             self._client.announce(START, ())
 

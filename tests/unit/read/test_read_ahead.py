@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from streaming.fetch.client import FetchClient
@@ -148,3 +149,89 @@ def test_a_vanished_file_is_announced_again_once_it_is_noticed(world: tuple[Reco
     assert files._try_open(str(cache), "shard.00001.mds", 1, is_ours=True) is None
     ahead.advance([1], 10, 10)
     assert client.lists == [_names([1])]
+
+
+# --- under a limit
+
+
+LIMITED = ListRules.limited(cache_shards=100, needed_shards=40, positions_per_shard=ROWS)
+
+
+def _announced(client: Recorder) -> list[int]:
+    return [int(name.split(".")[1]) for name in client.lists[-1]]
+
+
+def test_under_a_limit_a_list_names_what_is_there_too_and_no_more_than_fits(
+    world: tuple[Recorder, ShardFiles, Path],
+) -> None:
+    """What is needed at once, what is there, and what comes next: all of it fits at the same time."""
+    client, files, cache = world
+    _place(cache, range(30))
+    _place(cache, range(9_000, 9_020))  # used before, and once more at the end
+
+    def horizon(position: int, limit: int) -> tuple[list[int], list[int]]:
+        return [*_stored_order(position, limit)[0], *range(9_000, 9_020)], []
+
+    ahead = ReadAhead(client, files, "0.0", horizon, LIMITED)
+    ahead.advance([0, 1, 2], 0, 30)
+    named = _announced(client)
+    assert LIMITED.room is not None
+    assert len(named) == LIMITED.room
+    assert set(named) >= {*range(30), *range(9_000, 9_020)}
+    fetched = [shard for shard in named if shard >= 30 and shard < 9_000]
+    assert fetched == list(range(30, 30 + len(fetched)))
+    assert named.index(9_019) < named.index(fetched[0])  # it is not to go for what is fetched ahead
+
+
+def test_under_a_limit_a_list_is_renewed_while_most_of_its_room_is_still_of_use(
+    world: tuple[Recorder, ShardFiles, Path],
+) -> None:
+    """At the latest when an eighth of the cache has been consumed; not at every step over the same shards."""
+    client, files, _ = world
+    ahead = ReadAhead(client, files, "0.0", _stored_order, LIMITED)
+    for position in range(500 * ROWS):
+        first = position // ROWS // 10 * 10  # in use: ten shards at a time
+        ahead.advance(list(range(first, first + 10)), position, position + 1)
+    consumed = 100 / 8
+    assert 500 / consumed <= len(client.lists) <= 500 / consumed + 500 / 10 + 1
+    assert client.n_dropped == 1
+
+
+def test_what_is_planned_and_open_is_held_as_far_as_half_the_cache(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """A reader must not lease what leaves others no room; one that finds none lets go of all."""
+    client, files, _ = world
+    ahead = ReadAhead(client, files, "0.0", _stored_order, LIMITED)
+    ahead.advance(list(range(200)), 0, 2000, opened=[300])
+    assert client.held[-1] == set(_names([*range(50), 300]))
+    ahead.let_go()
+    assert client.held[-1] == set()
+    assert client.lists[-1] == client.lists[-2]
+    ahead.let_go()
+    assert len(client.lists) == 2
+
+
+def test_in_a_cache_that_is_too_small_nothing_is_held(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """Less than what is in use at once fits: each reader could take all of it."""
+    client, files, _ = world
+    ahead = ReadAhead(client, files, "0.0", _stored_order, ListRules.limited(20, 40, ROWS))
+    ahead.advance(list(range(30)), 0, 300, opened=[0, 1])
+    assert client.held == [set()]
+
+
+def test_of_the_next_epoch_only_a_beginning_is_fetched(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """Its first batches wait for nothing; what of it is there stays as far as there is room."""
+    client, files, cache = world
+    _place(cache, [*range(9_990, 10_000), 5, 70])
+    ahead = ReadAhead(client, files, "0.0", lambda *_: (list(range(9_990, 10_000)), list(range(100))), LIMITED)
+    ahead.advance([9_990], 9_990 * ROWS, 9_991 * ROWS)
+    assert set(_announced(client)) == {*range(9_990, 10_000), *range(LIMITED.room // 16), 5, 70}  # type: ignore[operator]
+
+
+def test_shards_that_are_hardly_read_are_not_announced(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """Their samples come alone; the others of the plan are announced as ever."""
+    client, files, _ = world
+    thin = np.zeros(N_SHARDS, np.bool_)
+    thin[[3, 5]] = True
+    ahead = ReadAhead(client, files, "0.0", None, RARELY, thin=thin)
+    assert not ahead.advance([3, 4, 5, 6], 0, 40)
+    assert client.lists == [_names([4, 6])]

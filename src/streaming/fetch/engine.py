@@ -81,14 +81,13 @@ class Engine:
         with self._lock:
             self._policy.opened(hello.job)
             is_to_be_looked_at = self._room.admit(hello.job, tenant, time.time())
-        self.roots([config.local for config in hello.streams])
-        if is_to_be_looked_at:
-            self._watch.look()
-            with self._lock:
-                self._room.limit(hello.job)
-                is_kept, self._keeps_room = self._keeps_room, True
-            if not is_kept:
-                threading.Thread(target=self._keep_room, name="room", daemon=True).start()
+        try:
+            self.roots([config.local for config in hello.streams])
+            if is_to_be_looked_at:
+                self._hold_limit(hello.job)
+        except BaseException:
+            self.closed(hello.job)
+            raise
 
     def closed(self, job: str) -> None:
         """A client that had said hello has gone."""
@@ -213,6 +212,15 @@ class Engine:
 
     # --- inside
 
+    def _hold_limit(self, job: str) -> None:
+        """Have the limit of a job hold from now on."""
+        self._watch.look(job)
+        with self._lock:
+            self._room.limit(job)
+            is_kept, self._keeps_room = self._keeps_room, True
+        if not is_kept:
+            threading.Thread(target=self._keep_room, name="room", daemon=True).start()
+
     def _begin(self) -> _Begun:
         """With the lock: what is to be moved from now on, and what is not any more."""
         for task, moved in self._moving.items():
@@ -257,11 +265,14 @@ class Engine:
                     self._keeps_room = False
                     return
                 is_due = self._watch.is_due()
-            if is_due:
-                self._watch.look()
-            with self._lock:
-                begun = self._begin()
-            self._run(begun)
+            try:
+                if is_due:
+                    self._watch.look()
+                with self._lock:
+                    begun = self._begin()
+                self._run(begun)
+            except Exception:  # the limit must be kept, whatever it was
+                log(traceback.format_exc())
 
     def _delete(self, begun: Begun) -> None:
         """Without the lock: delete what leaves, so that what takes its place may come."""

@@ -84,6 +84,10 @@ class Room:
             self._in_force.add(job)
             self._set_limit()
 
+    def is_in_force(self, job: str) -> bool:
+        """Whether the limit of this job has been set."""
+        return job in self._in_force
+
     def lift(self, job: str, now_s: float) -> None:
         """A job has gone."""
         self._tenants.pop(job, None)

@@ -29,11 +29,16 @@ class Watch:
         """Whether it is time to look again; with the lock."""
         return self._room.is_limited and not self._looking.locked() and time.monotonic() >= self._due_s
 
-    def look(self) -> None:
-        """Tell the room what lies below its roots; one thread at a time."""
+    def look(self, job: str | None = None) -> None:
+        """Tell the room what lies below its roots; one thread at a time.
+
+        For a job whose limit is to be set: many connect at once, and one look is enough for all.
+        """
         with self._looking:
             began_s = time.monotonic()
             with self._lock:
+                if job is not None and self._room.is_in_force(job):
+                    return
                 self._room.look_begins()
                 roots, copies, sources = self._room.roots, self._room.copies, self._room.sources
             seen = self._see(roots, copies, sources)

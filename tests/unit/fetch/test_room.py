@@ -202,6 +202,18 @@ def test_looks_are_due_when_something_counts_and_not_too_often(tmp_path: Path) -
     assert not watch.is_due()
 
 
+def test_one_look_is_enough_for_all_who_come_at_once(tmp_path: Path) -> None:
+    """The next connection of a job whose limit holds needs none, nor one that had to wait for the first."""
+    world = World(str(tmp_path))
+    watch = Watch(world.room, threading.Lock(), Temporaries(umask=0o022))
+    world.come("job", 100)
+    (tmp_path / "unseen").write_bytes(bytes(5))
+    watch.look("job")
+    assert world.room.n_bytes == 0
+    watch.look("another job")
+    assert world.room.n_bytes == 5
+
+
 @pytest.mark.parametrize("keep_zip", [False, True])
 def test_a_file_counts_in_each_form_that_stays(keep_zip: bool) -> None:
     """While it comes, and afterwards."""

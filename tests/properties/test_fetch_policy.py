@@ -29,6 +29,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("want"), NAMES),
     st.tuples(st.just("release"), st.integers(0, 20)),
     st.tuples(st.just("finish"), st.integers(0, 20), st.booleans()),
+    st.tuples(st.just("abandon"), st.integers(0, 20)),
     st.tuples(st.just("delete"), NAMES),
     st.tuples(st.just("appear"), NAMES),
     st.tuples(st.just("evict"), NAMES),
@@ -184,6 +185,8 @@ def happen(policy: FetchPolicy[str], plain: Plain, event: tuple[object, ...]) ->
             else:
                 plain.rests_until_s[name] = plain.now_s + LIMITS.rest_s
                 plain.failed.add(name)
+        case ("abandon", int(k)) if plain.moving:
+            abandon(policy, plain, sorted(plain.moving)[k % len(plain.moving)])
         case ("delete", str(name)):
             plain.disk.discard(name)
         case ("appear", str(name)):
@@ -220,6 +223,20 @@ def announce(policy: FetchPolicy[str], plain: Plain, key: tuple[str, str], told:
     plain.lists.pop(key, None)
     if told.names or told.held:
         plain.lists[key] = told
+
+
+def abandon(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
+    """A transfer was given up; who wants the file by now has it queued, in place of those who gave it up."""
+    policy.abandoned(name, plain.now_s)
+    plain.moving.discard(name)
+    plain.ended.discard(name)
+    plain.rests_until_s.pop(name, None)
+    plain.queued.add(name)
+    if name in plain.waiting:
+        plain.entries.append((-1, plain.number(), 0, name))
+    for each in sorted(plain.lists.values(), key=lambda each: each.number):
+        if name in each.names:
+            plain.entries.append((each.place(name), plain.number(), each.number, name))
 
 
 def evict(policy: FetchPolicy[str], plain: Plain, name: str) -> None:

@@ -121,3 +121,21 @@ def test_a_store_that_never_complains_is_never_slowed() -> None:
         assert pace.take_turn(moment_s * 1e-4) == Turn(moment_s * 1e-4, is_booked=True)
         pace.answered(moment_s * 1e-4, moment_s * 1e-4)
     assert pace.rate == float("inf")
+
+
+def test_a_first_burst_that_is_refused_does_not_make_it_slow_for_long() -> None:
+    """Refusals come back before answers do, and tell that there is a limit, not where: it is looked for at once."""
+    pace = Pace()
+    for _ in range(64):
+        assert pace.take_turn(0.0) == Turn(0.0, is_booked=True)
+    pace.refused(0.02, 0.0, retry_after_s=1.0)
+    assert pace.silent_s(0.52) == pytest.approx(0.5)
+    now_s, n_sent = 0.02, 0
+    while now_s < 15.0:
+        turn = pace.take_turn(now_s)
+        now_s = turn.moment_s
+        if turn.is_booked:
+            assert now_s >= 1.02
+            pace.answered(now_s, now_s)
+            n_sent += 1
+    assert n_sent > 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import multiprocessing
 import os
@@ -102,6 +103,11 @@ class FaultyStore:
         return contents
 
 
+@functools.lru_cache(64)
+def _etag(whole: bytes) -> str:
+    return hashlib.md5(whole).hexdigest()
+
+
 class _Listener(ThreadingHTTPServer):
     request_queue_size = 128
 
@@ -148,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             store.ranges.append((key, begin))
         if fault.flip:
             body = bytes([body[0] ^ 1]) + body[1:]
-        about = {"ETag": f'"{hashlib.md5(whole).hexdigest()}"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
+        about = {"ETag": f'"{_etag(whole)}"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
         if found:
             about["Content-Range"] = f"bytes {begin}-{begin + len(body) - 1}/{len(whole)}"
         self._send_head(206 if found else 200, len(body), about)

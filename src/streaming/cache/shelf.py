@@ -247,7 +247,9 @@ class Shelf:
 
     def _rank(self, path: str) -> None:
         known = self._files.get(path)
-        if known is None or not known.may_go or path in self._just_used:
+        if known is None:  # it has no rank
+            return
+        if not known.may_go or path in self._just_used:
             self._order.drop(path)
             return
         need = self._need_of(path)

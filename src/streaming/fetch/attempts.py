@@ -46,11 +46,21 @@ class Lane:
         self.n_requests = 0
         self.n_refused = 0
 
-    def enter(self) -> float:
-        """Return when a request may go: the moment, to be told with its outcome."""
+    def enter(self, longest_s: float = float("inf")) -> float:
+        """Return when a request may go: the moment, to be told with its outcome.
+
+        Raises StoreBusyError if the store told to be silent for longer than `longest_s`.
+        """
         while True:
             with self._lock:
-                turn = self._pace.take_turn(time.monotonic())
+                now_s = time.monotonic()
+                silent_s = self._pace.silent_s(now_s)
+                if silent_s > longest_s:
+                    raise StoreBusyError(
+                        f"the store asked to be silent for {silent_s:.0f} s, where the time-out allows "
+                        f"{longest_s:.0f} s; try later, or ask it less often"
+                    )
+                turn = self._pace.take_turn(now_s)
             while (wait_s := turn.moment_s - time.monotonic()) > 0:
                 time.sleep(wait_s)
             with self._lock:
@@ -105,7 +115,10 @@ def attempted(what: str, patience: Patience, lane: Lane, call: Callable[[int], T
     attempt = n_refused = 0
     began_s = time.monotonic()
     while True:
-        sent_s = lane.enter()
+        try:
+            sent_s = lane.enter(patience.throttled_s)
+        except StoreBusyError as error:
+            raise StoreBusyError(f"{what}: {error}") from None
         try:
             result = call(attempt)
         except _WORTH_IT as error:

@@ -24,6 +24,7 @@ _HOLDS_S: Final = 3.0  # a rate, before it grows
 _SLOWLY: Final = 1.03  # growth a second
 _FAST: Final = 2.0
 _CALM_S: Final = 60.0
+_SURE_S: Final = 0.5  # of outcomes tell where a limit is
 _SETTLES_S: Final = 1.0  # after the rate was lowered: stores look back over a second or so
 _BOOKED_S: Final = 1.0  # turns are given away so far ahead
 
@@ -69,6 +70,10 @@ class Pace:
         """Whether a turn that has come still holds: a refusal since then takes it back."""
         return now_s >= self._silent_until_s
 
+    def silent_s(self, now_s: float) -> float:
+        """For how long nothing may go because the store told so."""
+        return max(0.0, self._silent_until_s - now_s)
+
     def answered(self, now_s: float, sent_s: float) -> None:
         """The store gave what was asked for at `sent_s`, or failed in some other way."""
         self._count(now_s, sent_s, is_refused=False)
@@ -79,18 +84,21 @@ class Pace:
         if retry_after_s is not None:
             self._silent_until_s = max(self._silent_until_s, now_s + retry_after_s)
         is_news = self._count(now_s, sent_s, is_refused=True)
-        if is_news and (retry_after_s is not None or self._is_more_than_weather()):
+        if is_news and self._is_more_than_weather():
             self._lower(now_s)
+        elif is_news and retry_after_s is not None:
+            self._lower(now_s, is_first=now_s - self._outcomes[0][0] < _SURE_S)
 
     def _is_more_than_weather(self) -> bool:
         expected = _WEATHER * max(_COUNTED, len(self._outcomes))
         return self._n_refused > expected + 2.0 * math.sqrt(expected)
 
-    def _lower(self, now_s: float) -> None:
+    def _lower(self, now_s: float, *, is_first: bool = False) -> None:
+        """Go more slowly. `is_first`: of the first answers to a burst: there is a limit, but they do not tell where."""
         counted_s = max(0.1, now_s - self._outcomes[0][0])
         asked_rate = min(self._rate, len(self._outcomes) / counted_s)
         answered_rate = min(self._rate, (len(self._outcomes) - self._n_refused) / counted_s)
-        self._refused_rate = asked_rate
+        self._refused_rate = math.inf if is_first else asked_rate
         self._rate = max(_LEAST_RATE, _BELOW * answered_rate)
         self._grown_s = max(now_s, self._silent_until_s) + _HOLDS_S
         self._free_s = max(now_s, self._silent_until_s) + 1.0 / self._rate

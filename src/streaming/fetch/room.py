@@ -271,12 +271,12 @@ class Room:
 
     def _note(self, task: FileTask) -> None:
         """Remember by its path what readers need, and what that means for the file that lies there."""
-        standing = self._policy.standing(task)
+        path, standing = task.path, self._policy.standing(task)
         if standing.place is not None or standing.is_held:
-            self._tasks[task.path] = task
-        elif self._tasks.get(task.path) == task:
-            del self._tasks[task.path]
-        self._shelf.need_changed(task.path)
+            self._tasks[path] = task
+        elif self._tasks.get(path) == task:
+            del self._tasks[path]
+        self._shelf.need_changed(path)
 
     def _need_of(self, path: str) -> Need:
         task = self._tasks.get(path)

@@ -191,7 +191,7 @@ def fetch_in_parts(task: FileTask, means: Means, moved: Moved, n_parts: int) -> 
             turns = [None]  # of the attempt itself; its first part, which is fetched alone, has it
 
             def fetch(begin: int, end: int, version: str | None) -> Part:
-                sent_s = turns.pop() if turns else lane.enter()
+                sent_s = turns.pop() if turns else lane.enter(task.patience.throttled_s)
                 with means.store(task.config) as store:
                     part = store.get_range(task.name, begin, end, version=version)
                 if sent_s is not None:
@@ -320,7 +320,7 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
             if n_got - n_resumed_at < _RESUME_BYTES or n_got >= facts.n_bytes:
                 raise
         n_resumed_at = n_got
-        lane.enter()
+        lane.enter(task.patience.throttled_s)
         content = store.get(name, offset=n_got, version=facts.version)
     if n_got != facts.n_bytes:
         raise TransferDamagedError(f"{shown}: {n_got} bytes came; the store promised {facts.n_bytes}")

@@ -192,3 +192,18 @@ def test_a_job_that_is_gone_has_no_list() -> None:
     policy.announced("job", "r0", absent("a"), 2)
     assert policy.take().begun == []
     assert policy.n_known == 0
+
+
+def test_what_was_given_up_has_its_turn_again_if_somebody_wants_it_by_now() -> None:
+    """Waited for or in a list; else it is forgotten."""
+    policy = new()
+    policy.announced("job", "r0", absent("a", "b"), 0)
+    assert policy.take().begun == ["a", "b"]
+    policy.announced("job", "r0", [], 0)
+    assert [policy.is_wanted(name) for name in "ab"] == [False, False]
+    assert policy.wanted("b", 0) is None
+    for name in "ab":
+        policy.abandoned(name, 0)
+    assert drain(policy) == ["b"]
+    policy.released("b")
+    assert policy.n_known == 0

@@ -21,7 +21,7 @@ import pytest
 
 from streaming.errors import FetchError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.meeting import Place, place_in_root, private_place
+from streaming.fetch.meeting import Place, connect, place_in_root, private_place
 from streaming.fetch.protocol import PROTOCOL, Done, FileNeed, StreamConfig, receive_request, send_answer
 from support.fetcher_world import (
     FaultyStore,
@@ -354,9 +354,16 @@ def test_a_socket_planted_by_another_user_counts_as_none(tmp_path: Path) -> None
             assert client.progress()["pid"] in {fetcher.pid for fetcher in fetchers_of(tmp_path)}
 
 
+def _bind(ear: socket.socket, path: str) -> None:
+    """Bind where the path is longer than an address may be."""
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    ear.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    os.close(folder)
+
+
 def _listen_as_nobody(path: str) -> None:
     ear = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    ear.bind(path + ".new")
+    _bind(ear, path + ".new")
     os.seteuid(65534)  # the kernel remembers who listened
     ear.listen(5)
     os.seteuid(0)
@@ -425,9 +432,9 @@ class _Impostor:
     """Listens in the fetcher's place and treats every peer in the same way."""
 
     def __init__(self, place: Place, answer: Callable[[socket.socket], None]) -> None:
-        self._answer = answer
+        self._answer, self._place = answer, place
         self._ear = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._ear.bind(place.socket)
+        _bind(self._ear, place.socket)
         self._ear.listen(5)
         self._thread = threading.Thread(target=self._serve)
 
@@ -444,8 +451,8 @@ class _Impostor:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
-            last.connect(self._ear.getsockname())
+        with connect(self._place, timeout_s=30.0):
+            pass
         self._thread.join()
         self._ear.close()
 

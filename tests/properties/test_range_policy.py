@@ -54,7 +54,8 @@ def test_the_budget_is_kept(asked: list[tuple[int, float, float]]) -> None:
         plain_tokens = min(LIMITS.burst, plain_tokens + passed_s * LIMITS.per_s)
         needed_s = max(0.0, (n_requests - plain_tokens) / LIMITS.per_s)
         wait_s = policy.spend(n_requests, now_s, longest_s=longest_s)
-        assert (wait_s is None) == (needed_s > longest_s)
+        if abs(needed_s - longest_s) > 1e-9:  # else the last bit decides
+            assert (wait_s is None) == (needed_s > longest_s)
         if wait_s is not None:
             assert abs(wait_s - needed_s) < 1e-6
             plain_tokens -= n_requests

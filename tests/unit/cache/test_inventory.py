@@ -94,7 +94,7 @@ def test_what_this_user_cannot_delete_may_not_go(tmp_path: Path) -> None:
     """In a folder that is not ours to write; or another user's file where each deletes only his own."""
     fill(tmp_path, "ours", "theirs")
     os.chown(tmp_path / "ours", 12345, -1)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
         folder.chmod(0o755)
     found = []
     for mode in (0o755, 0o777, 0o1777):

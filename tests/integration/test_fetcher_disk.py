@@ -167,7 +167,8 @@ def test_a_read_only_cache_is_read(tmp_path: Path, store: FaultyStore) -> None:
         with client_of("s3://bkt/d", disk) as client:
             client.wait(needs[0])
         wait_until("the fetcher has ended", lambda: not fetchers_of(disk))
-        assert os.system(f"mount -o remount,ro {disk}") == 0
+        remount = ["mount", "-o", "remount,ro", str(disk)]
+        wait_until("no file is open there", lambda: subprocess.run(remount, capture_output=True).returncode == 0)
         with client_of("s3://bkt/d", disk) as client:
             read_and_compare(client, needs[:1], contents[:1])
             with pytest.raises(CacheWriteError, match="Read-only file system"):

@@ -285,11 +285,6 @@ class FetchPolicy(Generic[F]):
         file = self._files.get(name)
         return file is not None and bool(file.places or file.n_waiting)
 
-    def is_moving(self, name: F) -> bool:
-        """Whether the file is on its way."""
-        file = self._files.get(name)
-        return file is not None and file.stage is Stage.MOVING
-
     def next_moment_s(self) -> float | None:
         """When `passed` has something to do, or the fetcher ends; None: not before the next event."""
         moments = [*self._job_ends_s.values()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -13,6 +12,7 @@ from typing import Any, Final
 from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
 from streaming.storage.http_client import HttpClient
 from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
 
 _BLOCK_BYTES: Final = 1 << 20  # all that one request may ask for, or bring
 
@@ -40,15 +40,10 @@ class DbfsStore:
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store. DBFS does not move onto what is there: for a moment between, a file that is replaced is gone."""
-        try:
-            file = open(path, "rb")  # noqa: SIM115
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read for the upload to {self._shown(name)}: {error}") from error
         target = self._whole(name)
-        folder, _, last = target.rpartition("/")
-        temporary = f"{folder}/.{last[:100]}.{os.urandom(8).hex()}.tmp"
-        with file:
-            self._post("mkdirs", name, path=folder or "/")
+        temporary = temporary_beside(target)
+        with open_upload(path, self._shown(name)) as file:
+            self._post("mkdirs", name, path=target.rpartition("/")[0] or "/")
             try:
                 self._write(name, temporary, file, moved)
                 self.delete(name)
@@ -69,10 +64,9 @@ class DbfsStore:
                 continue
             for entry in entries:
                 path = entry["path"]
-                last = path.rpartition("/")[2]
                 if entry.get("is_dir"):
                     folders.append(path)
-                elif path != folder and not (last.startswith(".") and last.endswith(".tmp")):
+                elif path != folder and not is_temporary(path):
                     yield _facts_of(path[len(self._path) + 1 :], entry)
 
     def head(self, name: str) -> ObjectFacts:

@@ -26,6 +26,7 @@ from streaming.storage.meaning import Asked
 from streaming.storage.pool import Pool
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
 from streaming.storage.url import Bucket
 
 _N_INSTANCES: Final = 16  # of a file system that has one connection
@@ -96,11 +97,8 @@ class FileSystemStore:
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store. Whole or not at all where the file system moves files, or shows them when they are closed."""
-        try:
-            with open(path, "rb") as file:
-                n_bytes = os.fstat(file.fileno()).st_size
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read for the upload to {self._shown(name)}: {error}") from error
+        with open_upload(path, self._shown(name)) as file:
+            n_bytes = os.fstat(file.fileno()).st_size
         with self._borrowed(name) as files:
             self._put(files, self._path(name), path, _progress(moved))
         found = self.head(name)  # a file system that only reads may take bytes and do nothing with them
@@ -110,15 +108,14 @@ class FileSystemStore:
             moved(n_bytes)  # not every file system tells
 
     def _put(self, files: Any, target: str, path: str, progress: Any) -> None:
-        folder, _, last = target.rpartition("/")
         with contextlib.suppress(NotImplementedError):
-            files.makedirs(folder, exist_ok=True)
+            files.makedirs(target.rpartition("/")[0], exist_ok=True)
         if not _moves(files):
             files.put_file(path, target, callback=progress)
             return
         if files.isdir(target):  # some would move the file into it
             raise StorageError(f"{target} is a folder, and no file can be put there; check the path")
-        temporary = target[: len(target) - len(last)] + f".{last[:100]}.{os.urandom(8).hex()}.tmp"
+        temporary = temporary_beside(target)
         try:
             files.put_file(path, temporary, callback=progress)
             _replace(files, temporary, target)
@@ -133,8 +130,7 @@ class FileSystemStore:
             found = files.find(self._path(prefix), detail=True)
         for path, info in found.items():
             name = path.removeprefix(self._top).lstrip("/")
-            last = name.rpartition("/")[2]
-            if name != prefix and not (last.startswith(".") and last.endswith(".tmp")):
+            if name != prefix and not is_temporary(name):
                 yield _facts_of(name, info)
 
     def head(self, name: str) -> ObjectFacts:

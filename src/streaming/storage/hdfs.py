@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
@@ -29,6 +28,7 @@ from streaming.storage.client_options import read_timeout_s
 from streaming.storage.extras import needed
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
 from streaming.storage.url import Bucket
 
 T = TypeVar("T")
@@ -102,13 +102,8 @@ class HdfsStore:
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store."""
         target = self._path(name)
-        folder, _, last = target.rpartition("/")
-        temporary = f"{folder}/.{last[:100]}.{os.urandom(8).hex()}.tmp"
-        try:
-            file = open(path, "rb")  # noqa: SIM115
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read for the upload to {self._shown(name)}: {error}") from error
-        with file, self._told(name):
+        temporary = temporary_beside(target)
+        with open_upload(path, self._shown(name)) as file, self._told(name):
             try:
                 self._write(temporary, file, moved)
                 self._step(lambda: self._client.rename(temporary, target, overwrite=True))
@@ -124,8 +119,7 @@ class HdfsStore:
             while batch := self._step(lambda: list(itertools.islice(statuses, _N_LISTED))):
                 for status in batch:
                     name = status.path[len(self._top) + 1 :]
-                    last = name.rpartition("/")[2]
-                    if not status.isdir and name != prefix and not (last.startswith(".") and last.endswith(".tmp")):
+                    if not status.isdir and name != prefix and not is_temporary(name):
                         yield _facts(name, status)
 
     def head(self, name: str) -> ObjectFacts:

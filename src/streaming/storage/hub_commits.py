@@ -22,6 +22,7 @@ from streaming.storage.http_answers import retry_after_s
 from streaming.storage.hub_place import HubPlace
 from streaming.storage.meaning import Asked, Meaning, meaning_of, read_answer, unreachable
 from streaming.storage.settings import StoreSettings
+from streaming.storage.uploads import open_upload
 
 _N_PER_COMMIT: Final = 100  # what the hub recommends at most
 _CLIENTS: Final = ("httpx", "httpx2", "httpcore", "httpcore2")  # whose errors say that no answer came
@@ -40,11 +41,8 @@ class HubWriter:
         """Upload and commit the local file; its size."""
         hub = self._hub()
         with contextlib.ExitStack() as stack:
-            try:
-                file = stack.enter_context(open(path, "rb"))
-                n_bytes = os.fstat(file.fileno()).st_size
-            except OSError as error:
-                raise StorageError(f"{path} cannot be read for the upload to {self._place}/{name}: {error}") from error
+            file = stack.enter_context(open_upload(path, f"{self._place}/{name}"))
+            n_bytes = os.fstat(file.fileno()).st_size
             with self._told(name):
                 # The library takes an open file to mean the plain way, a path to mean xet where that is installed.
                 source = stack.enter_context(_Counted(path, moved)) if self._without_xet else path

@@ -18,6 +18,7 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.uploads import is_temporary, temporary_beside
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -62,9 +63,7 @@ class FolderStore:
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store."""
         target = self._path(name)
-        temporary = os.path.join(
-            os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.urandom(8).hex()}.tmp"
-        )
+        temporary = temporary_beside(target)
         with self._told(name):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             try:
@@ -86,7 +85,7 @@ class FolderStore:
         top = self._path(prefix) if prefix else self._folder
         for folder, _, names in os.walk(top, onerror=_raise_unless_gone):
             for file_name in names:
-                if file_name.startswith(".") and file_name.endswith(".tmp"):
+                if is_temporary(file_name):
                     continue
                 path = os.path.join(folder, file_name)
                 with contextlib.suppress(FileNotFoundError):

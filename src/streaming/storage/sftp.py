@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import stat
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -36,6 +35,7 @@ from streaming.storage.sftp_session import (
     SftpSession,
 )
 from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
 from streaming.storage.url import Bucket
 
 N_CONNECTIONS: Final = 16  # to one server: as many as the fetcher has transfers
@@ -92,14 +92,9 @@ class SftpStore:
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store."""
         target = self._path(name)
-        folder, _, last = target.rpartition("/")
-        temporary = f"{folder}/.{last[:100]}.{os.urandom(8).hex()}.tmp"
-        try:
-            file = open(path, "rb")  # noqa: SIM115
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read for the upload to {self._shown(name)}: {error}") from error
-        with file, self._session(name) as session:
-            handle = self._new_file(session, folder, temporary)
+        temporary = temporary_beside(target)
+        with open_upload(path, self._shown(name)) as file, self._session(name) as session:
+            handle = self._new_file(session, target.rpartition("/")[0], temporary)
             try:
                 n_bytes = session.write(handle, file, moved)
                 session.close_handle(handle)
@@ -190,7 +185,7 @@ class SftpStore:
             raise
         found = []
         for last, attributes in entries:
-            if last.startswith(".") and last.endswith(".tmp"):
+            if is_temporary(last):
                 continue
             name = f"{folder}/{last}" if folder else last
             if stat.S_ISLNK(attributes.mode):

@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import BinaryIO
+
+from streaming.errors import StorageError
+
+
+def open_upload(path: str, shown: str) -> BinaryIO:
+    """The local file that is to become the object `shown`. Raises StorageError."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read for the upload to {shown}: {error}") from error
+
+
+def temporary_beside(target: str) -> str:
+    """A hidden name in the same folder, for a store that shows files before they are whole."""
+    folder, slash, last = target.rpartition("/")
+    return f"{folder}{slash}.{last[:100]}.{os.urandom(8).hex()}.tmp"
+
+
+def is_temporary(path: str) -> bool:
+    """Whether a file is somebody's half-written upload, and so no object."""
+    last = path.rpartition("/")[2]
+    return last.startswith(".") and last.endswith(".tmp")
 
 
 class CountedFile:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streaming.cache.files import PRIVATE_FOLDER, table_name, told
-from streaming.cache.shelf import Lying
+from streaming.cache.shelf import Lying, as_prefix
 from streaming.errors import FormatError, StorageError
 from streaming.formats.index import INDEX_NAME, parse_index
 
@@ -180,6 +180,6 @@ def known_roots(roots: Collection[str]) -> list[str]:
     """Roots that lie in no other: each file is to be counted once."""
     kept: list[str] = []
     for root in sorted(roots):
-        if not any(root == other or root.startswith(other.rstrip("/") + "/") for other in kept):
+        if not any(root == other or root.startswith(as_prefix(other)) for other in kept):
             kept.append(root)
     return kept

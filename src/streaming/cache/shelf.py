@@ -54,6 +54,11 @@ class _Promise:
         return max(self.n_bytes, sum(self.leaving.values()))
 
 
+def as_prefix(folder: str) -> str:
+    """What the paths of all files below a folder begin with."""
+    return folder.rstrip("/") + "/"
+
+
 class Shelf:
     """What lies below the cache folders of one fetcher. Not thread-safe: who drives it holds a lock."""
 
@@ -132,7 +137,7 @@ class Shelf:
         """What they found, for all files that have not changed meanwhile; nothing of folders that were `unseen`."""
         changed = (self._changed or set()) | self._leaving()
         self._changed = None
-        hidden = tuple(folder.rstrip("/") + "/" for folder in unseen)
+        hidden = tuple(map(as_prefix, unseen))
         for path in [path for path in self._files if path not in found]:
             if path not in changed and not path.startswith(hidden):
                 self.remove(path)

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from streaming.errors import StorageError, StoreBusyError, StoreUnreachableError, TransferDamagedError
 from streaming.fetch.pace import Pace
+from streaming.storage.url import Folder, parse_remote
 
 T = TypeVar("T")
 
@@ -89,13 +90,15 @@ class Lane:
 
 
 class Lanes:
-    """One lane per store; `key` is what shares a limit: a bucket, a host."""
+    """One lane per store: for all remotes that share its limits, being in one bucket or on one host."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, Lane] = {}
 
-    def lane(self, key: str) -> Lane:
-        """The lane to this store, the same for all who ask."""
+    def lane(self, remote: str) -> Lane:
+        """The lane to the store of this remote, the same for all who ask."""
+        location = parse_remote(remote)
+        key = "" if isinstance(location, Folder) else f"{location.scheme}://{location.name}"
         known = self._lanes.get(key)
         return self._lanes.setdefault(key, Lane()) if known is None else known
 

@@ -178,11 +178,11 @@ class FetchClient:
         None at a place: not granted, or the file is there, or will be in time: then `wait` for it. Only what is AHEAD
         may be refused. Raises what the store answers, as `wait` does.
         """
-        return self.end_ranges(RangesTicket(ReadRanges(_ticket(), reason.value, due_s, tuple(spans))))
+        return self.end_ranges(RangesTicket.of(spans, reason, due_s))
 
     def begin_ranges(self, spans: Sequence[Span], reason: Reason, *, due_s: float = 0.0) -> RangesTicket:
         """The same, begun now; `end_ranges` gives the bytes. What is never asked for is dropped with the job."""
-        ticket = RangesTicket(ReadRanges(_ticket(), reason.value, due_s, tuple(spans)))
+        ticket = RangesTicket.of(spans, reason, due_s)
         hurried = replace(ticket.request, is_patient=False)
         ticket.early = self._ask_until(hurried, "ranges to be begun", only_begin=True)
         return ticket
@@ -451,6 +451,11 @@ class RangesTicket:
     def __init__(self, request: ReadRanges) -> None:
         self.request = request
         self.early: Done | None = None
+
+    @classmethod
+    def of(cls, spans: Sequence[Span], reason: Reason, due_s: float) -> RangesTicket:
+        """The ticket for these spans, not begun yet."""
+        return cls(ReadRanges(_ticket(), reason.value, due_s, tuple(spans)))
 
 
 class _List:

@@ -199,9 +199,7 @@ class FetchPolicy(Generic[F]):
         file = self._files.get(name)
         if file is None or file.stage is not Stage.PRESENT:
             return
-        file.move(Stage.QUEUED)
-        for number, place in file.places.items():
-            self._push(place, number, name)
+        self._queue_again(name, file)
         self._forget_if_idle(name, file)
 
     def finished(self, name: F, now_s: float, *, failure: object = None, rests: bool = True) -> None:
@@ -223,13 +221,8 @@ class FetchPolicy(Generic[F]):
         """A transfer was given up because nobody wanted the file; it has its turn again if somebody does by now."""
         self.finished(name, now_s, failure="abandoned", rests=False)
         file = self._files.get(name)
-        if file is None:
-            return
-        file.move(Stage.QUEUED)
-        if file.n_waiting:
-            self._push(URGENT, _NO_LIST, name)
-        for number, place in file.places.items():
-            self._push(place, number, name)
+        if file is not None:
+            self._queue_again(name, file)
 
     def passed(self, now_s: float) -> list[str]:
         """Time went by: lists of jobs that are gone, and failures that no longer stand, are dropped. The jobs gone."""
@@ -332,6 +325,14 @@ class FetchPolicy(Generic[F]):
             heapq.heapify(self._queue)
             self._n_asked = len(self._queue)
         heapq.heappush(self._queue, (place, self._next_number(), number, name))
+
+    def _queue_again(self, name: F, file: _File) -> None:
+        """What was under way or there is not: whoever still wants it has its turn."""
+        file.move(Stage.QUEUED)
+        if file.n_waiting:
+            self._push(URGENT, _NO_LIST, name)
+        for number, place in file.places.items():
+            self._push(place, number, name)
 
     def _means_something(self, number: int, name: F) -> bool:
         file = self._files.get(name)

@@ -19,7 +19,7 @@ from streaming.fetch.engine import Engine
 from streaming.fetch.protocol import MAX_OBJECT_BYTES, Done, Reason, Span
 from streaming.fetch.range_policy import Joined, RangeLimits, RangePolicy, joined
 from streaming.fetch.tally import Tally
-from streaming.fetch.transfer import FileTask, Means, Moved, lane_key
+from streaming.fetch.transfer import FileTask, Means, Moved, check_size
 from streaming.storage.store import Part
 
 _MAX_VERSIONS: Final = 100_000
@@ -124,17 +124,13 @@ class Ranges:
         return reason is not Reason.AHEAD or self._engine.left_s(task) > due_s + _IN_TIME_S
 
     def _fetch(self, task: FileTask, request: Joined, reason: Reason, moved: Moved) -> bytes:
-        lane = self._means.lanes.lane(lane_key(task.remote))
+        lane = self._means.lanes.lane(task.remote)
 
         def attempt(_: int) -> Part:
             moved.n_attempts += 1
             with self._means.store(task.config) as store:
                 part = store.get_range(task.name, request.begin, request.end, version=self._versions.get(task))
-            if task.need.n_bytes not in (-1, part.facts.n_bytes):
-                raise TransferDamagedError(
-                    f"{task.shown} has {part.facts.n_bytes} bytes in the store; the index states {task.need.n_bytes}; "
-                    "were shards and index written by one run?"
-                )
+            check_size(task, part.facts.n_bytes, task.need.n_bytes, task.name)
             return part
 
         try:

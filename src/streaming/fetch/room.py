@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streaming.cache.inventory import known_roots
-from streaming.cache.shelf import Lying, Need, Shelf
+from streaming.cache.shelf import Lying, Need, Shelf, as_prefix
 from streaming.fetch.policy import URGENT, FetchPolicy
 from streaming.fetch.protocol import Hello
 from streaming.fetch.transfer import FileTask
@@ -205,7 +205,7 @@ class Room:
         Folders of jobs without a limit are left alone: what these need is not known.
         """
         spared = tuple(
-            _as_prefix(folder)
+            as_prefix(folder)
             for tenant in self._tenants.values()
             if tenant.limit_bytes is None
             for folder in tenant.folders
@@ -246,7 +246,7 @@ class Room:
         """Which roots count may have changed: of jobs with a limit, in force or yet to be set."""
         limited = [tenant for tenant in self._tenants.values() if tenant.limit_bytes is not None]
         before = self._roots
-        self._roots = tuple(map(_as_prefix, known_roots({root for tenant in limited for root in tenant.roots})))
+        self._roots = tuple(map(as_prefix, known_roots({root for tenant in limited for root in tenant.roots})))
         if not self._roots:
             self._shelf.clear()
             self._fetched.clear()
@@ -288,7 +288,3 @@ class Room:
             return Need(None, False)
         standing = self._policy.standing(task)
         return Need(standing.place, standing.is_held)
-
-
-def _as_prefix(folder: str) -> str:
-    return folder.rstrip("/") + "/"

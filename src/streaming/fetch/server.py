@@ -44,7 +44,7 @@ from streaming.fetch.protocol import (
 )
 from streaming.fetch.ranges import Wanted
 from streaming.fetch.services import Services
-from streaming.fetch.transfer import FileTask, Moved, lane_key
+from streaming.fetch.transfer import FileTask, Moved
 from streaming.storage.registry import register_all
 from streaming.storage.url import parse_remote
 
@@ -179,14 +179,15 @@ class Server:
     def _numbers(self, hello: Hello) -> dict[str, Any]:
         remotes = list(dict.fromkeys(config.remote for config in hello.streams))
         tally, lanes = self._services.tally, self._services.means.lanes
+        total = tally.total()
         return {
             **self._engine.numbers(),
-            **{name: tally.total().get(name, 0) for name in ("files", "bytes", "failures")},
+            **{name: total.get(name, 0) for name in ("files", "bytes", "failures")},
             "pid": os.getpid(),
             "threads": threading.active_count(),
             "tickets": self._errands.n_kept + self._range_errands.n_kept,
             "stores": lanes.numbers(),
-            "total": tally.total(),
+            "total": total,
             "remotes": tally.of(remotes),
         }
 
@@ -213,7 +214,7 @@ class Server:
                 return self._put(errand, options, moved)
             return self._read(errand, options, moved)
 
-        lane = self._services.means.lanes.lane(lane_key(errand.remote))
+        lane = self._services.means.lanes.lane(errand.remote)
         return attempted(what, Patience(n_attempts), lane, attempt, rng=random.Random())
 
     def _list(self, errand: ListObjects, options: dict[str, Any], moved: Moved) -> Done:

@@ -170,7 +170,7 @@ def _fetch(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
     if need.zip_name is None and n_parts > 1:
         fetch_in_parts(task, means, moved, n_parts)
         return
-    lane = means.lanes.lane(lane_key(task.remote))
+    lane = means.lanes.lane(task.remote)
 
     def attempt(_: int) -> None:
         moved.n_attempts += 1
@@ -182,21 +182,21 @@ def _fetch(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
 
 def fetch_in_parts(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
     """Place an uncompressed file over up to `n_parts` connections at once; what has come once is not fetched again."""
-    lane = means.lanes.lane(lane_key(task.remote))
+    lane = means.lanes.lane(task.remote)
     parts = Parts(task.need.n_bytes, task.shown)
     with means.temporaries.begin(task.local, task.name, n_bytes=task.need.n_bytes) as raw:
 
         def attempt(_: int) -> None:
             moved.n_attempts += 1
-            turns = [None]  # of the attempt itself; its first part, which is fetched alone, has it
+            has_turn = iter([True])  # the attempt itself; its first part, which is fetched alone, takes it
 
             def fetch(begin: int, end: int, version: str | None) -> Part:
-                sent_s = turns.pop() if turns else lane.enter(task.patience.throttled_s)
+                sent_s = None if next(has_turn, False) else lane.enter(task.patience.throttled_s)
                 with means.store(task.config) as store:
                     part = store.get_range(task.name, begin, end, version=version)
                 if sent_s is not None:
                     lane.answered(sent_s)
-                _check_size(task, part.facts.n_bytes, task.need.n_bytes, task.name)
+                check_size(task, part.facts.n_bytes, task.need.n_bytes, task.name)
                 raw.write_at(begin, part.data)
                 moved.n_bytes += len(part.data)
                 return part
@@ -211,12 +211,6 @@ def fetch_in_parts(task: FileTask, means: Means, moved: Moved, n_parts: int) -> 
 
         attempted(task.shown, task.patience, lane, attempt, rng=means.rng)
         raw.place()
-
-
-def lane_key(remote: str) -> str:
-    """Which remotes share a store's limits: those in one bucket or on one host."""
-    location = parse_remote(remote)
-    return "" if isinstance(location, Folder) else f"{location.scheme}://{location.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +295,7 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
     content = store.get(name)
     lane.answered(time.monotonic())  # a long transfer is a sign of life from its beginning on
     facts, n_got, n_resumed_at, given_s = content.facts, 0, 0, 0.0
-    _check_size(task, facts.n_bytes, n_bytes, name)
+    check_size(task, facts.n_bytes, n_bytes, name)
     shown = f"{task.shown_remote}/{name}"
     while True:
         try:
@@ -326,7 +320,8 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
         raise TransferDamagedError(f"{shown}: {n_got} bytes came; the store promised {facts.n_bytes}")
 
 
-def _check_size(task: FileTask, found: int, expected: int, name: str) -> None:
+def check_size(task: FileTask, found: int, expected: int, name: str) -> None:
+    """Raise TransferDamagedError if the object `name` has another size than the index states (-1: it states none)."""
     if expected not in (-1, found):
         raise TransferDamagedError(
             f"{task.shown_remote}/{name} has {found} bytes in the store; the index states {expected}; were "

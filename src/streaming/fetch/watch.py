@@ -10,6 +10,7 @@ from typing import Final
 
 from streaming.cache.files import Temporaries, delete_if_dead, is_temporary
 from streaming.cache.inventory import Inventory, Seen, known_roots
+from streaming.cache.shelf import as_prefix
 from streaming.fetch.room import Room
 
 _LOOK_AGAIN_S: Final = 5.0  # under a limit: another fetcher, a user or another loader may write there too
@@ -57,7 +58,7 @@ class Watch:
         ours = self._temporaries.paths()
         seen = self._inventory.look(known_roots(roots), copies, sources)
         ours |= self._temporaries.paths()
-        copies = tuple(folder.rstrip("/") + "/" for folder in seen.copies)
+        copies = tuple(map(as_prefix, seen.copies))
         for path in [path for path in seen.files if is_temporary(os.path.basename(path))]:
             # What is ours was promised room before it began; what a dead writer left in a cache needs none.
             is_dead = path.startswith(copies) and delete_if_dead(path)

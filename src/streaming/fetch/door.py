@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from streaming.errors import DeadlineError, FetchError
@@ -42,10 +43,10 @@ class Door:
                 # The whole fetcher, which nobody else needs to import.
                 from streaming.fetch.inside import connect_inside
 
-                return self._greet(lambda: connect_inside(str(self._alone)), "this process")
+                return self._greet(partial(connect_inside, self._alone), "this process")
             place = self.place()
             try:
-                return self._greet(lambda place=place: connect(place, timeout_s=_TIMEOUT_S), place.socket)  # type: ignore[misc]
+                return self._greet(partial(connect, place, timeout_s=_TIMEOUT_S), place.socket)
             except (FileNotFoundError, ConnectionError, BlockingIOError) as error:
                 if not start:
                     raise NoneListensError from error

@@ -21,6 +21,7 @@ _MAX_FILES: Final = 100_000  # whose asking is remembered
 class RangeLimits:
     """What ranges may cost a machine."""
 
+    at_once: int = 48  # requests under way; with the transfers of whole files 64 connections
     per_s: float = 200.0  # requests
     burst: float = 2048.0  # after a while without: the first batches of an epoch come this way
     gap_bytes: int = 256 << 10  # what lies between two ranges is fetched too if it is less

@@ -22,7 +22,6 @@ from streaming.storage.connect import Stores
 from streaming.storage.store import Store
 
 _N_PART_CONNECTIONS: Final = 15  # of one large file, beside its own thread's
-_N_RANGE_CONNECTIONS: Final = 48  # with the 16 transfers: 64 connections in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ def make_services(temporaries: Temporaries, claim: Claim = claim_nothing) -> Ser
         claim=claim,
     )
     engine = Engine(means, tally, Limits())
-    range_connections = ThreadPoolExecutor(_N_RANGE_CONNECTIONS, thread_name_prefix="range")
-    ranges = Ranges(engine, means, tally, range_connections, RangeLimits())
+    range_limits = RangeLimits()
+    range_connections = ThreadPoolExecutor(range_limits.at_once, thread_name_prefix="range")
+    ranges = Ranges(engine, means, tally, range_connections, range_limits)
     return Services(engine, ranges, stores, means, tally)

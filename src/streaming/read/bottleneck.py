@@ -28,6 +28,10 @@ class WaitRules:
     n_first: int = 4
     again_s: float = 600.0
 
+    def is_enough(self, n_batches: int, seconds: float) -> bool:
+        """Whether so much has been seen that it may be judged."""
+        return n_batches >= self.min_batches and seconds >= self.min_s
+
 
 class Cause(enum.Enum):
     """What keeps training waiting."""
@@ -71,8 +75,8 @@ class Window:
 
     def is_over(self, rules: WaitRules) -> bool:
         """Whether it is long enough to be judged, and workers have told of most of it, which they do now and then."""
-        is_long = self.n_batches >= rules.min_batches and self.total_s >= rules.min_s
-        return is_long and 2 * self.readers_s >= self.n_workers * self.total_s
+        is_enough = rules.is_enough(self.n_batches, self.total_s)
+        return is_enough and 2 * self.readers_s >= self.n_workers * self.total_s
 
 
 def bottleneck(it: Window, rules: WaitRules) -> Cause | None:

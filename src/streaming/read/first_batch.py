@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
+from streaming.fetch.policy import Limits
+from streaming.fetch.range_policy import RangeLimits
 from streaming.formats.layout import layout_of
 from streaming.order import EpochPlan
 from streaming.read.offsets import MAX_TABLE_BYTES
 from streaming.read.shard_files import ShardFiles
 
-_RANGES_AT_ONCE: Final = 48
-_SHARDS_AT_ONCE: Final = 16
+_RANGES_AT_ONCE: Final = RangeLimits().at_once
+_SHARDS_AT_ONCE: Final = Limits().n_transfers
 
 
 @dataclass(frozen=True, slots=True)

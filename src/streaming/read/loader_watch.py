@@ -29,6 +29,10 @@ class _Sum:
     waited_s: float = 0.0
     worked_s: float = 0.0
 
+    @property
+    def total_s(self) -> float:
+        return self.waited_s + self.worked_s
+
     def add(self, waited_s: float, worked_s: float) -> None:
         self.n_batches += 1
         self.waited_s += waited_s
@@ -82,7 +86,7 @@ class LoaderWatch:
     def _came(self, waited_s: float, worked_s: float, *, is_first: bool) -> None:
         uncounted = self._uncounted
         uncounted.add(waited_s, worked_s)
-        if uncounted.waited_s + uncounted.worked_s > _COUNT_EVERY_S:
+        if uncounted.total_s > _COUNT_EVERY_S:
             self._count()
         if self._rules is None or is_first:
             return
@@ -91,7 +95,7 @@ class LoaderWatch:
             return  # measured from here on
         window = self._window
         window.add(waited_s, worked_s)
-        if window.n_batches >= self._rules.min_batches and window.waited_s + window.worked_s >= self._rules.min_s:
+        if self._rules.is_enough(window.n_batches, window.total_s):
             self._judge(self._rules)
 
     def _count(self) -> None:

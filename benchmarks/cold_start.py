@@ -13,15 +13,13 @@ the index came, and would read each other's answers from it; so the store closes
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.readers import reading, version_of_peer
-from benchmarks.remote_data import RemoteData, serve, spread, wait_until_quiet
+from benchmarks.remote_data import RemoteData, scaled_parser, served, spread, wait_until_quiet
 from streaming.testing.proxy import Fault, FaultProxy, Limits, Rule
 
 LIMITS = Limits(latency_s=0.04, bytes_per_s=200e6)
@@ -71,24 +69,14 @@ def start(proxy: FaultProxy, found: RemoteData, batch_size: int, n_workers: int,
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int)
+    parser = scaled_parser(__doc__)
     parser.add_argument("--peer", default=os.environ.get("PEER_PYTHON"))
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else FULL
     peers: dict[str, str | None] = {"ours": None}
     if arguments.peer:
         peers[f"mosaicml-streaming {version_of_peer(arguments.peer)}"] = arguments.peer
-    with tempfile.TemporaryDirectory(prefix="shards-") as folder, FaultProxy.started() as proxy:
-        found = serve(
-            proxy,
-            Path(folder),
-            n_shards=scale.n_shards,
-            shard_bytes=scale.shard_bytes,
-            sample_bytes=scale.sample_bytes,
-        )
-        proxy.set_limits(LIMITS)
+    with served(scale, LIMITS) as (proxy, found):
         proxy.set_rules(Rule(Fault(headers={"Connection": "close"}), path=r"index\.json$"))
         runs: dict[tuple[str, int], list[Start]] = {(name, n): [] for n in WORKERS for name in peers}
         for _ in range(arguments.rounds or scale.n_rounds):

@@ -12,15 +12,13 @@ us. It fetches whole shards, so it is asked for 50 samples only, which is 3 GB. 
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.readers import reading, version_of_peer
-from benchmarks.remote_data import RemoteData, round_trips, serve, spread, wait_until_quiet
+from benchmarks.remote_data import RemoteData, round_trips, scaled_parser, served, spread, wait_until_quiet
 from streaming.testing.proxy import FaultProxy, Limits
 
 LIMITS = Limits(latency_s=0.04, bytes_per_s=200e6)
@@ -72,21 +70,11 @@ def access(proxy: FaultProxy, found: RemoteData, numbers: list[int] | int, peer:
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int)
+    parser = scaled_parser(__doc__)
     parser.add_argument("--peer", default=os.environ.get("PEER_PYTHON"))
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else FULL
-    with tempfile.TemporaryDirectory(prefix="shards-") as folder, FaultProxy.started() as proxy:
-        found = serve(
-            proxy,
-            Path(folder),
-            n_shards=scale.n_shards,
-            shard_bytes=scale.shard_bytes,
-            sample_bytes=scale.sample_bytes,
-        )
-        proxy.set_limits(LIMITS)
+    with served(scale, LIMITS) as (proxy, found):
         rng = random.Random(0)
         shards = rng.sample(range(found.n_shards), scale.n_samples)
         numbers = [shard * found.rows + rng.randrange(found.rows) for shard in shards]

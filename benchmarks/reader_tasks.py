@@ -67,11 +67,7 @@ def epoch(
     if cache_share:
         limit = math.ceil(cache_share * dataset.explain().cache_bytes)
         dataset.close()
-        try:
-            dataset = StreamingDataset(**settings, cache_limit=limit)
-        except NotImplementedError as error:
-            say(not_yet=str(error))
-            return
+        dataset = StreamingDataset(**settings, cache_limit=limit)
     # What a worker hands to its rank is not the library's to make faster, so it is a number here.
     loader = StreamingDataLoader(dataset, batch_size=batch_size, num_workers=n_workers, collate_fn=blob_bytes)
     say(cache_limit=limit)

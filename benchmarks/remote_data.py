@@ -6,18 +6,21 @@ A few real MDS shards are written, and each stands in the store under many names
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import statistics
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from streaming import MDSWriter
-from streaming.testing.proxy import FaultProxy, LoggedRequest
+from streaming.testing.proxy import FaultProxy, Limits, LoggedRequest
 
 BUCKET: Final = "bkt"
 N_REAL: Final = 3
@@ -63,6 +66,40 @@ def serve(proxy: FaultProxy, folder: Path, *, n_shards: int, shard_bytes: int, s
     proxy.add_files(BUCKET, {**files, "data/index.json": str(index)})
     first = real[0]
     return RemoteData(f"s3://{BUCKET}/data", n_shards, first["samples"], first["raw_data"]["bytes"], sample_bytes)
+
+
+class Scale(Protocol):
+    """How large the data set of a benchmark is."""
+
+    @property
+    def n_shards(self) -> int: ...
+    @property
+    def shard_bytes(self) -> int: ...
+    @property
+    def sample_bytes(self) -> int: ...
+
+
+@contextlib.contextmanager
+def served(scale: Scale, limits: Limits) -> Iterator[tuple[FaultProxy, RemoteData]]:
+    """A store of our own with these limits, and a data set in it."""
+    with tempfile.TemporaryDirectory(prefix="shards-") as folder, FaultProxy.started() as proxy:
+        found = serve(
+            proxy,
+            Path(folder),
+            n_shards=scale.n_shards,
+            shard_bytes=scale.shard_bytes,
+            sample_bytes=scale.sample_bytes,
+        )
+        proxy.set_limits(limits)
+        yield proxy, found
+
+
+def scaled_parser(title: str | None) -> argparse.ArgumentParser:
+    """The arguments of every benchmark over a network; `title` is the docstring of its module."""
+    parser = argparse.ArgumentParser(description=(title or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int)
+    return parser
 
 
 def wait_until_quiet(proxy: FaultProxy) -> None:

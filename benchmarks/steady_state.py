@@ -13,15 +13,13 @@ than all shards, the shuffle is given 4 canonical nodes and a block of one shard
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.readers import Reader, reading
-from benchmarks.remote_data import BUCKET, RemoteData, serve, spread, wait_until_quiet
+from benchmarks.remote_data import BUCKET, RemoteData, scaled_parser, served, spread, wait_until_quiet
 from streaming.testing.proxy import Counts, FaultProxy, Limits
 
 BATCH_SIZE = 32
@@ -60,8 +58,8 @@ class Epoch:
         return sum(each) / len(each), max(each)
 
 
-def epoch(proxy: FaultProxy, found: RemoteData, scale: Scale, cache_share: float) -> Epoch | str:
-    """All ranks at once; a text if what is asked for is not built."""
+def epoch(proxy: FaultProxy, found: RemoteData, scale: Scale, cache_share: float) -> Epoch:
+    """All ranks at once."""
     wait_until_quiet(proxy)
     with tempfile.TemporaryDirectory(prefix="steady-", ignore_cleanup_errors=True) as local:
         task = {
@@ -78,8 +76,6 @@ def epoch(proxy: FaultProxy, found: RemoteData, scale: Scale, cache_share: float
                 for rank in range(scale.n_ranks)
             ]
             ready = [rank.hear() for rank in ranks]
-            if "not_yet" in ready[0]:
-                return str(ready[0]["not_yet"])
             speed, counts = _measured(proxy, ranks)
         wait_until_quiet(proxy)
     return Epoch(speed, counts, ready[0]["cache_limit"])
@@ -131,33 +127,18 @@ def row(name: str, runs: list[Epoch], found: RemoteData, bare: list[Epoch]) -> s
 
 def main() -> None:
     """Print one table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int)
+    parser = scaled_parser(__doc__)
     parser.add_argument("--rate", type=float, help="MB/s of the store")
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else FULL
-    with tempfile.TemporaryDirectory(prefix="shards-") as folder, FaultProxy.started() as proxy:
-        found = serve(
-            proxy,
-            Path(folder),
-            n_shards=scale.n_shards,
-            shard_bytes=scale.shard_bytes,
-            sample_bytes=scale.sample_bytes,
-        )
-        if arguments.rate:
-            proxy.set_limits(Limits(bytes_per_s=arguments.rate * 1e6))
+    limits = Limits(bytes_per_s=arguments.rate * 1e6 if arguments.rate else None)
+    with served(scale, limits) as (proxy, found):
         ours: list[Epoch] = []
         bare: list[Epoch] = []
         limited: list[Epoch] = []
-        not_yet = ""
         for _ in range(arguments.rounds or scale.n_rounds):
             for runs, share in ((ours, 0.0), (limited, CACHE_SHARE)):
-                ran = epoch(proxy, found, scale, share)
-                if isinstance(ran, Epoch):
-                    runs.append(ran)
-                else:
-                    not_yet = ran
+                runs.append(epoch(proxy, found, scale, share))
             bare.append(bare_copy(proxy, found, max(run.counts.peak_connections for run in ours)))
     print(
         f"{found.n_shards} shards of {found.shard_bytes / 1e6:.1f} MB, samples of {found.sample_bytes / 1e3:.0f} KB, "
@@ -166,11 +147,8 @@ def main() -> None:
     print("| reader | MB/s | of the bare client | bytes / shard bytes | worst shard | connections |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     print(row("ours", ours, found, bare))
-    if limited:
-        print(row("ours, in a cache", limited, found, bare))
+    print(row("ours, in a cache", limited, found, bare))
     print(row("obstore, one process", bare, found, bare))
-    if not limited:
-        print(f"\nnot measured: cache_limit ({not_yet})")
 
 
 if __name__ == "__main__":

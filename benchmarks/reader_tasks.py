@@ -7,7 +7,6 @@ before each part that is measured.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -55,25 +54,39 @@ def by_number(remote: str, local: str, numbers: list[int] | int) -> None:
     wait()
 
 
+def working_set(remote: str, local: str, batch_size: int, options: dict[str, Any]) -> None:
+    """What this dataset says that it needs in a cache."""
+    from streaming import StreamingDataset
+
+    dataset: Any = StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=batch_size, **options)
+    say(cache_bytes=dataset.explain().cache_bytes)
+    dataset.close()
+
+
 def epoch(
-    remote: str, local: str, batch_size: int, n_workers: int, options: dict[str, Any], cache_share: float
+    remote: str, local: str, batch_size: int, n_workers: int, options: dict[str, Any], meeting_place: str
 ) -> None:
-    """This rank's share of an epoch; with `cache_share`, in a cache of so many times the stated working set."""
+    """This rank's share of an epoch. All ranks take each step together, as where gradients are exchanged."""
+    import torch.distributed as dist
+
     from streaming import StreamingDataLoader, StreamingDataset
 
-    settings: dict[str, Any] = {"remote": remote, "local": local, "shuffle": True, "batch_size": batch_size, **options}
-    dataset: Any = StreamingDataset(**settings)
-    limit = None
-    if cache_share:
-        limit = math.ceil(cache_share * dataset.explain().cache_bytes)
-        dataset.close()
-        dataset = StreamingDataset(**settings, cache_limit=limit)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting_place}",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
+    dataset: Any = StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=batch_size, **options)
     # What a worker hands to its rank is not the library's to make faster, so it is a number here.
     loader = StreamingDataLoader(dataset, batch_size=batch_size, num_workers=n_workers, collate_fn=blob_bytes)
-    say(cache_limit=limit)
+    say()
     wait()
     begun_s = time.monotonic()
-    n_bytes = sum(loader)
+    n_bytes = 0
+    for n_of_batch in loader:
+        n_bytes += n_of_batch
+        dist.barrier()
     say(begun_s=begun_s, ended_s=time.monotonic(), n_bytes=n_bytes)
     wait()
 
@@ -108,7 +121,16 @@ def bare_copy(bucket: str, keys: list[str], local: str, n_connections: int) -> N
     wait()
 
 
-TASKS: dict[str, Callable[..., None]] = {each.__name__: each for each in (first_batch, by_number, epoch, bare_copy)}
+TASKS: dict[str, Callable[..., None]] = {
+    each.__name__: each
+    for each in (
+        first_batch,
+        by_number,
+        working_set,
+        epoch,
+        bare_copy,
+    )
+}
 
 if __name__ == "__main__":
     TASKS[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -1,22 +1,26 @@
 """An epoch over a fast network against the store's bare client: `python -m benchmarks.steady_state [--quick]`.
 
-48 raw shards of 64 MB with samples of 100 KB lie in a store on this machine that is as fast as it can be (`--rate` in
-MB/s makes it slower). 4 ranks with 4 workers each read one shuffled epoch into one cache that they share; what workers
-hand to their ranks are numbers, so that PyTorch's hand-over is not measured. The bare client copies the same shards
-into files, from one process, over as many connections as our fetcher had. Runs alternate; medians are shown, with the
-least and the most. MB/s are bytes of samples over the time from the first rank's `iter()` to the last rank's end.
+128 raw shards of 64 MB with samples of 100 KB lie in a store on this machine that gives out 200 MB/s (`--rate`; 0: as
+fast as it can, but then store, fetcher and readers share the machine's cores, and the bare client has no readers). 4
+ranks with 4 workers each read one shuffled epoch into one cache that they share, and take each step together, as ranks
+do that train; what workers hand to them are numbers, so that PyTorch's hand-over is not measured. The bare client
+copies the same shards into files, from one process, over as many connections as our fetcher had. Runs alternate;
+medians are shown, with the least and the most. MB/s are bytes of samples over the time from the first rank's `iter()`
+to the last rank's end.
 
 The store counts the bytes of each shard that it gave out, over those of the shard: in all, and for the worst shard.
 One row is the same epoch in a cache of 1.25 times the working set that `dataset.explain()` states; so that this is less
-than all shards, the shuffle is given 4 canonical nodes and a block of one shard, in every row.
+than all shards, the shuffle is given 4 canonical nodes and a block of four shards, in every row.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import tempfile
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.readers import Reader, reading
 from benchmarks.remote_data import BUCKET, RemoteData, scaled_parser, served, spread, wait_until_quiet
@@ -24,6 +28,7 @@ from streaming.testing.proxy import Counts, FaultProxy, Limits
 
 BATCH_SIZE = 32
 CACHE_SHARE = 1.25
+BLOCK_SHARDS = 4
 MOST_EXTRA = 1.02
 """Bytes of a shard that are wanted at most, over its size."""
 
@@ -40,7 +45,7 @@ class Scale:
     n_rounds: int
 
 
-FULL = Scale(48, 1 << 26, 100_000, 4, 4, 3)
+FULL = Scale(128, 1 << 26, 100_000, 4, 4, 3)
 QUICK = Scale(24, 1 << 21, 20_000, 2, 2, 2)
 
 
@@ -50,7 +55,6 @@ class Epoch:
 
     megabytes_per_s: float
     counts: Counts
-    cache_limit: int | None = None
 
     def shares(self, found: RemoteData) -> tuple[float, float]:
         """Bytes given out over those of the shards: of all, and of the worst."""
@@ -58,27 +62,38 @@ class Epoch:
         return sum(each) / len(each), max(each)
 
 
-def epoch(proxy: FaultProxy, found: RemoteData, scale: Scale, cache_share: float) -> Epoch:
+def epoch(proxy: FaultProxy, found: RemoteData, scale: Scale, cache_limit: int | None) -> Epoch:
     """All ranks at once."""
     wait_until_quiet(proxy)
     with tempfile.TemporaryDirectory(prefix="steady-", ignore_cleanup_errors=True) as local:
-        task = {
-            "remote": found.remote,
-            "local": f"{local}/cache",
-            "batch_size": BATCH_SIZE,
-            "n_workers": scale.n_workers,
-            "options": {"num_canonical_nodes": 4, "shuffle_block_size": found.rows},
-            "cache_share": cache_share,
-        }
+        task = {**_dataset(found, local, cache_limit), "n_workers": scale.n_workers, "meeting_place": f"{local}/ranks"}
         with contextlib.ExitStack() as stack:
             ranks = [
                 stack.enter_context(reading("epoch", task, {**proxy.variables(), **_launched(rank, scale.n_ranks)}))
                 for rank in range(scale.n_ranks)
             ]
-            ready = [rank.hear() for rank in ranks]
+            for rank in ranks:
+                rank.hear()
             speed, counts = _measured(proxy, ranks)
         wait_until_quiet(proxy)
-    return Epoch(speed, counts, ready[0]["cache_limit"])
+    return Epoch(speed, counts)
+
+
+def limit_of(proxy: FaultProxy, found: RemoteData, scale: Scale) -> int:
+    """The cache that one row has."""
+    variables = {**proxy.variables(), **_launched(0, scale.n_ranks)}
+    with (
+        tempfile.TemporaryDirectory(prefix="explained-", ignore_cleanup_errors=True) as local,
+        reading("working_set", _dataset(found, local, None), variables) as reader,
+    ):
+        return math.ceil(CACHE_SHARE * reader.hear()["cache_bytes"])
+
+
+def _dataset(found: RemoteData, local: str, cache_limit: int | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"num_canonical_nodes": 4, "shuffle_block_size": BLOCK_SHARDS * found.rows}
+    if cache_limit is not None:
+        options["cache_limit"] = cache_limit
+    return {"remote": found.remote, "local": f"{local}/cache", "batch_size": BATCH_SIZE, "options": options}
 
 
 def bare_copy(proxy: FaultProxy, found: RemoteData, n_connections: int) -> Epoch:
@@ -117,8 +132,6 @@ def row(name: str, runs: list[Epoch], found: RemoteData, bare: list[Epoch]) -> s
     speeds = [run.megabytes_per_s for run in runs]
     ratio = statistics.median(speeds) / statistics.median(run.megabytes_per_s for run in bare)
     shares, worst = zip(*(run.shares(found) for run in runs))
-    limit = runs[0].cache_limit
-    name += f" of {limit / 1e6:.0f} MB" if limit is not None else ""
     return (
         f"| {name} | {spread(speeds, 0)} | {ratio:.2f} | {spread(shares, 3)} | {max(worst):.3f} | "
         f"{max(run.counts.peak_connections for run in runs)} |"
@@ -128,7 +141,7 @@ def row(name: str, runs: list[Epoch], found: RemoteData, bare: list[Epoch]) -> s
 def main() -> None:
     """Print one table."""
     parser = scaled_parser(__doc__)
-    parser.add_argument("--rate", type=float, help="MB/s of the store")
+    parser.add_argument("--rate", type=float, default=200.0, help="MB/s of the store; 0: no limit")
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else FULL
     limits = Limits(bytes_per_s=arguments.rate * 1e6 if arguments.rate else None)
@@ -136,9 +149,10 @@ def main() -> None:
         ours: list[Epoch] = []
         bare: list[Epoch] = []
         limited: list[Epoch] = []
+        limit = limit_of(proxy, found, scale)
         for _ in range(arguments.rounds or scale.n_rounds):
-            for runs, share in ((ours, 0.0), (limited, CACHE_SHARE)):
-                runs.append(epoch(proxy, found, scale, share))
+            ours.append(epoch(proxy, found, scale, None))
+            limited.append(epoch(proxy, found, scale, limit))
             bare.append(bare_copy(proxy, found, max(run.counts.peak_connections for run in ours)))
     print(
         f"{found.n_shards} shards of {found.shard_bytes / 1e6:.1f} MB, samples of {found.sample_bytes / 1e3:.0f} KB, "
@@ -147,7 +161,7 @@ def main() -> None:
     print("| reader | MB/s | of the bare client | bytes / shard bytes | worst shard | connections |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     print(row("ours", ours, found, bare))
-    print(row("ours, in a cache", limited, found, bare))
+    print(row(f"ours, in a cache of {limit / 1e6:.0f} MB", limited, found, bare))
     print(row("obstore, one process", bare, found, bare))
 
 

@@ -19,7 +19,7 @@ _MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED  # shards in use and shards on disk ar
 _MAX_LOOKS: Final = 64  # at the disk, to tell how far read-ahead is: they come in about the order of the list
 _PARTS_OF_CACHE: Final = 8  # a list is renewed when so small a part of what fits into the cache has been consumed
 _PARTS_OF_SPARE: Final = 4  # or of what fits beyond what is needed
-_PART_AT_ONCE: Final = 4  # of what fits, that is asked for whatever else lies there
+_PART_AT_ONCE: Final = 4  # of what fits, that is asked for whatever else lies there, if not all in use fits
 _PART_OF_NEXT: Final = 16  # of what fits, that may be fetched for the next epoch
 
 START: Final = "start"
@@ -150,7 +150,8 @@ class ReadAhead:
         fits in all: what is named and must go all the same would be fetched again.
         """
         is_present = self._files.is_present
-        listed = dict.fromkeys(planned[: max(1, room // _PART_AT_ONCE)])
+        n_at_once = room if self._rules.most_held else max(1, room // _PART_AT_ONCE)
+        listed = dict.fromkeys(planned[:n_at_once])
         listed |= dict.fromkeys(filter(is_present, this))
         absent = [shard for shard in this if shard not in listed]
         listed |= dict.fromkeys(absent[: max(0, room - len(listed))])

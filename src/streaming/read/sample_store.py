@@ -30,6 +30,7 @@ from streaming.read.waits import Waits
 _MAX_STAGED: Final = 1024  # samples that are read together
 _MAX_STAGED_BYTES: Final = 32 << 20
 _MAX_AT_START: Final = 16
+_START_SHARE: Final = 0.75  # of the cache
 
 _MAX_TAKEN: Final = 3
 
@@ -139,6 +140,9 @@ class SampleStore:
     def announce_start(self, shards: Sequence[int]) -> None:
         """Have the first of these shards come before anybody reads; silent if they are on disk."""
         first = shards[:_MAX_AT_START]
+        if self.limit_bytes is not None:  # no more than readers will name: the rest would be given up half-way
+            lying = np.cumsum(self.disk_bytes(all_are_cached=False)[list(first)])
+            first = first[: int(np.searchsorted(lying, _START_SHARE * self.limit_bytes, "right"))]
         if all(map(self.files.is_present, first)):
             return
         self.client.announce(START, [self.files.need(shard) for shard in first])

@@ -86,7 +86,7 @@ def limit_of(proxy: FaultProxy, found: RemoteData, scale: Scale) -> int:
         tempfile.TemporaryDirectory(prefix="explained-", ignore_cleanup_errors=True) as local,
         reading("working_set", _dataset(found, local, None), variables) as reader,
     ):
-        return math.ceil(CACHE_SHARE * reader.hear()["cache_bytes"])
+        return math.ceil(CACHE_SHARE * int(reader.hear()["cache_bytes"]))
 
 
 def _dataset(found: RemoteData, local: str, cache_limit: int | None) -> dict[str, Any]:

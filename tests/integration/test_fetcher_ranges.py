@@ -181,6 +181,22 @@ def test_begun_ranges_come_while_their_reader_does_something_else(tmp_path: Path
     assert len(store.ranges) == 1
 
 
+def test_what_is_due_first_comes_first(tmp_path: Path, store: FaultyStore) -> None:
+    """A first batch does not wait for what is needed after it, though that was asked for before."""
+    n_late, n_soon = 480, 8
+    store.objects |= {f"d/{i}": bytes(100) for i in range(n_late + n_soon)}
+    spans = [Span(FileNeed(0, f"{i}", 100), 0, 9) for i in range(n_late + n_soon)]
+    store.delay_s = 0.3
+    with client_of("s3://bkt/d", tmp_path) as client:
+        late = client.begin_ranges(spans[:n_late], Reason.FEW, due_s=100.0)
+        wait_until("all connections are in use", lambda: len(store.ranges) >= 48)
+        soon = client.begin_ranges(spans[n_late:], Reason.FEW)
+        assert as_bytes(client.end_ranges(soon)) == [bytes(9)] * n_soon
+        assert len(store.ranges) < n_late  # else they came last
+        store.delay_s = 0.0
+        assert as_bytes(client.end_ranges(late)) == [bytes(9)] * n_late
+
+
 def test_what_a_dead_job_has_begun_is_forgotten(tmp_path: Path, store: FaultyStore) -> None:
     """Its threads end; the fetcher goes on for others, as it was before."""
     store.fill("d", 1, N_BYTES)

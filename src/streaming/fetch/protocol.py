@@ -146,7 +146,8 @@ class GiveCredentials:
 class ReadRanges:
     """Bytes of files that are not on disk, answered one after the other; the value says how many each span got.
 
-    -1: none, its file is there or must be waited for. `due_s`: in how many seconds they are needed.
+    -1: none, its file is there or must be waited for. `due_s`: in how many seconds they are needed; below 0 if they
+    were before now.
     """
 
     ticket: str

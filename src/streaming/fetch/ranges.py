@@ -8,8 +8,8 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Container, Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from streaming.cache.files import is_present, table_name
@@ -20,6 +20,7 @@ from streaming.fetch.protocol import MAX_OBJECT_BYTES, Done, Reason, Span
 from streaming.fetch.range_policy import Joined, RangeLimits, RangePolicy, joined
 from streaming.fetch.tally import Tally
 from streaming.fetch.transfer import FileTask, Means, Moved, check_size
+from streaming.fetch.turns import Turn, Turns
 from streaming.storage.store import Part
 
 _MAX_VERSIONS: Final = 100_000
@@ -47,18 +48,23 @@ class _Request:
 class Ranges:
     """Owns the budget of ranges and their connections."""
 
-    def __init__(self, engine: Engine, means: Means, tally: Tally, connections: Executor, limits: RangeLimits) -> None:
+    def __init__(
+        self, engine: Engine, means: Means, tally: Tally, connections: Turns[bytes], limits: RangeLimits
+    ) -> None:
         self._engine, self._means, self._tally, self._connections = engine, means, tally, connections
         self._lock = threading.Lock()
         self._policy: RangePolicy[FileTask] = RangePolicy(limits, time.monotonic())
         self._versions: OrderedDict[FileTask, str | None] = OrderedDict()
-        self._flying: dict[tuple[FileTask, int, int], Future[bytes]] = {}
+        self._flying: dict[tuple[FileTask, int, int], Turn[bytes]] = {}
 
     def read(self, job: str, wanted: Sequence[Wanted], reason: Reason, due_s: float, moved: Moved) -> Done:
         """The bytes of all that is granted, one after the other; the value says how many each got, -1 for none.
 
+        `due_s`: in how many seconds they are needed; what is due first goes first.
+
         Raises what the store answers when its attempts are used up.
         """
+        due_at_s = time.monotonic() + due_s
         got = {number: table for number, each in enumerate(wanted) if (table := _kept_table(each)) is not None}
         requests = self._requests(wanted, got, reason, due_s)
         with self._lock:
@@ -67,7 +73,7 @@ class Ranges:
         if requests and wait_s is not None:
             _pause(wait_s, moved)
             with self._means.courtesy.hurry() if reason is Reason.AHEAD else contextlib.nullcontext():
-                fetched = self._fetched(wanted, requests, reason, moved)
+                fetched = self._fetched(wanted, requests, reason, due_at_s, moved)
             self._note(job, requests, reason)
             for number, data in fetched.items():
                 if wanted[number].span.keep:
@@ -92,28 +98,29 @@ class Ranges:
         return requests
 
     def _fetched(
-        self, wanted: Sequence[Wanted], requests: Sequence[_Request], reason: Reason, moved: Moved
+        self, wanted: Sequence[Wanted], requests: Sequence[_Request], reason: Reason, due_at_s: float, moved: Moved
     ) -> dict[int, memoryview]:
         """The bytes of all spans that these requests serve, fetched at the same time."""
-        running = [(request, self._begun(request, reason, moved)) for request in requests]
+        running = [(request, self._begun(request, reason, due_at_s, moved)) for request in requests]
         fetched = {}
         for request, part in running:
-            data, first = memoryview(part.result()), request.joined.begin
+            data, first = memoryview(part.result.result()), request.joined.begin
             for member in request.joined.members:
                 span = wanted[request.numbers[member]].span
                 fetched[request.numbers[member]] = data[span.begin - first : span.end - first]
         return fetched
 
-    def _begun(self, request: _Request, reason: Reason, moved: Moved) -> Future[bytes]:
+    def _begun(self, request: _Request, reason: Reason, due_at_s: float, moved: Moved) -> Turn[bytes]:
         """The request under way; one that others have under way is theirs and ours."""
         key = request.task, request.joined.begin, request.joined.end
         with self._lock:
             flying = self._flying.get(key)
-            if flying is None:
-                flying = self._flying[key] = self._connections.submit(
-                    self._fetch, request.task, request.joined, reason, moved
-                )
-                flying.add_done_callback(lambda _: self._flying.pop(key, None))
+            if flying is not None:
+                self._connections.hasten(flying, due_at_s)
+                return flying
+            run = partial(self._fetch, request.task, request.joined, reason, moved)
+            flying = self._flying[key] = self._connections.submit(due_at_s, run)
+            flying.result.add_done_callback(lambda _: self._flying.pop(key, None))
         return flying
 
     def _is_to_be_asked(self, task: FileTask, reason: Reason, due_s: float) -> bool:
@@ -121,7 +128,7 @@ class Ranges:
             raise StorageError(f"{task.shown} is compressed: it cannot be read by parts")
         if task.is_done():
             return False
-        return reason is not Reason.AHEAD or self._engine.left_s(task) > due_s + _IN_TIME_S
+        return reason is not Reason.AHEAD or self._engine.left_s(task) > max(0.0, due_s) + _IN_TIME_S
 
     def _fetch(self, task: FileTask, request: Joined, reason: Reason, moved: Moved) -> bytes:
         lane = self._means.lanes.lane(task.remote)

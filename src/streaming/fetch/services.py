@@ -18,6 +18,7 @@ from streaming.fetch.range_policy import RangeLimits
 from streaming.fetch.ranges import Ranges
 from streaming.fetch.tally import Tally
 from streaming.fetch.transfer import Claim, Means, claim_nothing
+from streaming.fetch.turns import Turns
 from streaming.storage.connect import Stores
 from streaming.storage.store import Store
 
@@ -56,6 +57,5 @@ def make_services(temporaries: Temporaries, claim: Claim = claim_nothing) -> Ser
     )
     engine = Engine(means, tally, Limits())
     range_limits = RangeLimits()
-    range_connections = ThreadPoolExecutor(range_limits.at_once, thread_name_prefix="range")
-    ranges = Ranges(engine, means, tally, range_connections, range_limits)
+    ranges = Ranges(engine, means, tally, Turns(range_limits.at_once, "range"), range_limits)
     return Services(engine, ranges, stores, means, tally)

@@ -18,6 +18,7 @@ from streaming.read.shard_files import ShardFiles
 from streaming.read.staging import RangeReader, Stage, Staged
 from streaming.read.stretches import Stretch
 
+_GUESSED_BATCH_S = 0.1  # from one batch of a rank to the next, before any was read
 _N_AHEAD = 2  # stretches begun beyond the present one: the offsets of the second come while the records of the first do
 
 
@@ -35,6 +36,18 @@ class _Coming:
                 stage.hasten()
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which of a rank's workers reads, all of which give their batches by turns."""
+
+    worker: int
+    n_workers: int
+
+    def due_s(self, n_batches: int) -> float:
+        """When a batch will be needed before which this worker reads so many: a guess, for the start."""
+        return _GUESSED_BATCH_S * (n_batches * self.n_workers + self.worker)
+
+
 class EpochStaging:
     """One reader's samples of one epoch whose shards are not on disk. For one thread.
 
@@ -49,10 +62,12 @@ class EpochStaging:
         finder: SampleFinder,
         budget: RangeBudget,
         thin: NDArray[np.bool_] | None,
+        turn: Turn,
         clock: Callable[[], float],
     ) -> None:
         self._ranges, self._files, self._finder = ranges, files, finder
         self._budget = budget
+        self._turn = turn
         self._thin = thin
         self._clock = clock
         self._n_begun = 0  # samples whose coming was decided
@@ -79,7 +94,8 @@ class EpochStaging:
     def _begin(self, stretches: Iterator[Stretch], coming: deque[_Coming], n: int) -> None:
         """Have so many stretches be on their way."""
         while len(coming) < n and (stretch := next(stretches, None)) is not None:
-            due_s = self._pace_s * sum(len(each.stretch) for each in coming)
+            n_samples = sum(len(each.stretch) for each in coming)
+            due_s = self._pace_s * n_samples if self._pace_s else self._turn.due_s(len(coming))
             tables = {shard for each in coming for stage in each.stages.values() for shard in stage.tables}
             coming.append(self._begun(stretch, due_s, tables))
 

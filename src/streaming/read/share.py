@@ -15,7 +15,7 @@ from streaming.order.quality import rows_drawn
 from streaming.read.at_start import first_samples_shown
 from streaming.read.cache_room import CacheRoom
 from streaming.read.epoch_reader import EpochReader
-from streaming.read.epoch_staging import EpochStaging
+from streaming.read.epoch_staging import EpochStaging, Turn
 from streaming.read.range_budget import RangeBudget
 from streaming.read.read_ahead import Horizon, ListRules, ReadAhead
 from streaming.read.sample_store import SampleStore
@@ -62,7 +62,8 @@ def read_share(store: SampleStore, share: Share, get: Callable[[int], Any] | Non
     ahead = ReadAhead(store.client, store.files, name, horizon, rules, thin=thin)
     planning = Planning(batch_size, then, is_limited=share.room is not None)
     budget = RangeBudget.of(batch_size, share.worker, share.n_workers)
-    staging = EpochStaging(store.ranges, store.files, store.finder, budget, thin, time.monotonic)
+    turn = Turn(share.worker, share.n_workers)
+    staging = EpochStaging(store.ranges, store.files, store.finder, budget, thin, turn, time.monotonic)
     planned = stretches(reader, store.catalog, store.pool, ahead, planning)
     keeps_one = share.room is not None and share.room.is_tight
     return EpochReader(store.pool, store.finder, staging, ahead, get, store.lap, keeps_one=keeps_one).samples(planned)

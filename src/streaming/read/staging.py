@@ -6,6 +6,7 @@ whose offsets are known takes one. What has come lives as long as its reader nee
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -88,7 +89,8 @@ class Stage:
     def __init__(
         self, source: RangeReader, rows: Rows, reason: Reason, due_s: float, after: Collection[int] = frozenset()
     ) -> None:
-        self._source, self._rows, self._reason, self._due_s = source, rows, reason, due_s
+        self._source, self._rows, self._reason = source, rows, reason
+        self._due_at_s = time.monotonic() + due_s  # of all requests alike: no other's offsets come before our records
         self._bounds: dict[int, Bounds] = {}
         self._asked: list[tuple[int, list[Span]]] = []  # shards whose offsets are on their way
         self._after = [shard for shard in rows if shard in after and self._spans(shard)[0].keep]
@@ -145,7 +147,8 @@ class Stage:
         return StagedShard(source.files.name(shard), source.pool.decoder(shard), partial(source.pool.open, shard))
 
     def _begin(self, spans: Sequence[Span]) -> RangesTicket | None:
-        return self._source.client.begin_ranges(spans, self._reason, due_s=self._due_s) if spans else None
+        due_s = self._due_at_s - time.monotonic()
+        return self._source.client.begin_ranges(spans, self._reason, due_s=due_s) if spans else None
 
     def _spans(self, shard: int) -> list[Span]:
         return self._source.tables.spans(shard, self._rows[shard])

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from multiprocessing import context
 from typing import Any, Final, Self
 
@@ -37,8 +38,10 @@ from streaming.read.loader_watch import LoaderWatch
 from streaming.read.sample_store import SampleStore
 from streaming.read.schedule import Schedule
 from streaming.read.share import Share, first_shards, read_share, shown_at_start, transfer_bytes
+from streaming.read.side_files import SideFiles
 from streaming.read.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
 from streaming.sizes import Sizes
+from streaming.storage.url import parse_remote
 from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
 from streaming.world import World
@@ -139,7 +142,10 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             sampling_granularity=sampling_granularity,
         )
         self.streams = _streams(streams, stream_config or {}, remote=remote, local=local, split=split)
-        defaults = StreamDefaults(split, download_retry, download_timeout, validate_hash, keep_zip, storage_options)
+        self._fetching = StreamDefaults(
+            None, download_retry, download_timeout, validate_hash, keep_zip, storage_options
+        )
+        defaults = replace(self._fetching, split=split)
         places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
         self._store = SampleStore(
             places, allow_unsafe_types=allow_unsafe_types, cache_limit=cache_limit, is_shown=self._is_local_leader()
@@ -234,6 +240,18 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         else:
             for part in store.together(numbers):
                 yield part, store.at_hand(numbers[part])
+
+    def side_files(
+        self, remote: str | None = None, local: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+    ) -> SideFiles:
+        """The files below `remote` to which samples refer by name, such as videos: fetched when they are asked for.
+
+        They come into the folder `local`, within this dataset's `cache_limit`, with its retries, timeouts and, unless
+        others are given, options of the store. Without `remote` they are read in `local`.
+        """
+        stream = Stream(remote=remote, local=local, storage_options=storage_options)
+        place = resolve(stream, 0, self._fetching)
+        return self._store.side_files(replace(place, title=f"side files ({parse_remote(place.remote).shown})"))
 
     # --- epochs
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import threading
 import time
 from collections import Counter
 from itertools import islice
@@ -18,6 +16,7 @@ from torch.utils.data import get_worker_info
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from streaming.errors import OptionError
 from support import numbered
+from support.disks import Watcher
 from support.fetcher_world import FaultyStore, content, wait_until
 from support.numbered import write_numbered
 
@@ -64,37 +63,6 @@ def whole_gets(store: FaultyStore) -> Counter[str]:
 def the_order(data: Path, **options: Any) -> list[int]:
     with StreamingDataset(local=str(data), **{"shuffle": True, "batch_size": BATCH, **options}) as dataset:
         return list(map(checked_id, dataset))
-
-
-class Watcher:
-    """Looks all the time at how much lies below a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self.most = 0
-
-    def __enter__(self) -> Watcher:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.002):
-            n_bytes = 0
-            for folder, folders, names in os.walk(self._folder):
-                if ".streaming" in folders:
-                    folders.remove(".streaming")
-                for name in names:
-                    try:
-                        n_bytes += os.lstat(os.path.join(folder, name)).st_size
-                    except OSError:
-                        continue
-            self.most = max(self.most, n_bytes)
 
 
 # --- what is refused, and what is warned of

@@ -91,3 +91,37 @@ def write_dataset(folder: Path, needs: Sequence[FileNeed], *, others: Collection
     (folder / "index.json").write_text(index_text(needs))
     for name in others:
         (folder / name).write_bytes(bytes(10))
+
+
+def bytes_below(folder: Path) -> int:
+    """What lies below a cache folder, without sockets, locks and logs."""
+    n_bytes = 0
+    for here, folders, names in os.walk(folder):
+        if ".streaming" in folders:
+            folders.remove(".streaming")
+        for name in names:
+            with contextlib.suppress(OSError):
+                n_bytes += os.lstat(os.path.join(here, name)).st_size
+    return n_bytes
+
+
+class Watcher:
+    """Looks all the time at how much lies below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.most = 0
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.002):
+            self.most = max(self.most, bytes_below(self._folder))

@@ -44,6 +44,11 @@ def test_writing_and_worlds_need_no_torch() -> None:
     assert not _loaded_by(code) & {"torch", "obstore", "boto3"}
 
 
+def test_a_fetcher_starts_without_numpy_and_codecs() -> None:
+    """The first batch waits for it to start; numpy alone would take a third of that."""
+    assert not _loaded_by("import streaming.fetch.process") & {"numpy", "torch", "obstore", "zstandard", "brotli"}
+
+
 def test_datasets_never_import_the_client_of_a_store() -> None:
     """A rank forks: only the fetcher may hold a native client."""
     assert not _loaded_by("from streaming import StreamingDataset, StreamingDataLoader, LocalDataset") & {"obstore"}

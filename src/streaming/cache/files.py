@@ -26,6 +26,7 @@ _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_BYTES: Final = 1 << 20
+_MARK: Final = "user.streaming.copy"  # an attribute of a file: of which object it is a copy
 _UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 PRIVATE_FOLDER: Final = ".streaming"  # sockets, locks and logs: never swept
 
@@ -152,12 +153,25 @@ class Temporary:
             yield chunk
             offset += len(chunk)
 
+    def mark(self, mark: str) -> None:
+        """Say of which object this is a copy, where the file system can keep that; see `read_mark`."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.setxattr(self._file, _MARK, mark.encode())
+
     def place(self) -> None:
         """Let the file appear under its final name, with what was written and no more."""
         with told(self._final):
             os.ftruncate(self._file, self.n_bytes)
             os.fchmod(self._file, self._mode)
             os.rename(self._path, self._final)
+
+
+def read_mark(path: str) -> str | None:
+    """Of which object a file is a copy, if it says so."""
+    try:
+        return os.getxattr(path, _MARK).decode()
+    except (OSError, AttributeError, ValueError):  # no such attribute, or a file system or system that has none
+        return None
 
 
 def make_folder(root: str, relative: str) -> None:

@@ -2,7 +2,7 @@
 
 A folder that the fetcher fills says so in a file of its own (`SOURCE_NAME`): of which remote it is a copy. What its
 index lists may be deleted; nothing else ever is. So a file that the user put there, or a dataset that has no other
-home, stays, whoever set which limit.
+home, stays, whoever set which limit. Files that no index lists are copies if they say so themselves (`mark_of`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from streaming.cache.files import PRIVATE_FOLDER, table_name, told
+from streaming.cache.files import PRIVATE_FOLDER, is_temporary, read_mark, table_name, told
 from streaming.cache.shelf import Lying, as_prefix
 from streaming.errors import FormatError, StorageError
-from streaming.formats.index import INDEX_NAME, parse_index
+from streaming.formats.names import INDEX_NAME
 
 SOURCE_NAME: Final = ".streaming-source"
 
@@ -36,6 +36,11 @@ class Source:
 def source_of(remote: str, shown: str) -> Source:
     """What a folder's file says when it is a copy of `remote`."""
     return Source(shown, hashlib.blake2b(os.fsencode(remote), digest_size=16).hexdigest())
+
+
+def mark_of(source: Source, name: str) -> str:
+    """What a copy of an object that no index lists says of itself. Under another name it says nothing."""
+    return f"{source.digest}/{name}"
 
 
 def read_source(folder: str) -> Source | None:
@@ -141,10 +146,19 @@ class Inventory:
                 holder = os.path.dirname(path)
                 if path in files and holder not in kept and may_delete(holder, path in foreign):
                     files[path] = replace(files[path], may_go=True)
+        source_at = functools.cache(read_source)
+        for path in (
+            [path for path, lying in files.items() if not lying.may_go and not is_temporary(path)] if marked else ()
+        ):
+            holder = os.path.dirname(path)
+            if _is_marked(path, source_at) and holder not in kept and may_delete(holder, path in foreign):
+                files[path] = replace(files[path], may_go=True)
         return Seen(files, frozenset(unseen), found_copies, kept)
 
     def _names_in(self, folder: str) -> frozenset[str]:
         """The names of all shards of the index in this folder, in every form; none if it cannot be read."""
+        from streaming.formats.index import parse_index  # numpy, which a fetcher without a limit need not wait for
+
         path = os.path.join(folder, INDEX_NAME)
         try:
             status = os.stat(path)
@@ -164,6 +178,15 @@ class Inventory:
                 names.add(zipped)
         self._names[folder] = stamp, frozenset(names)
         return self._names[folder][1]
+
+
+def _is_marked(path: str, source_at: Callable[[str], Source | None]) -> bool:
+    """Whether this file says that it is the copy of an object, and lies where the copy of this object would."""
+    digest, _, name = (read_mark(path) or "").partition("/")
+    if not name or not path.endswith(f"/{name}"):
+        return False
+    source = source_at(path[: -len(name) - 1])
+    return source is not None and source.digest == digest
 
 
 def _may_delete(folder: str, is_foreign: bool) -> bool:

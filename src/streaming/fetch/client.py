@@ -111,6 +111,11 @@ class FetchClient:
         self._begin()
 
     @property
+    def root(self) -> str | None:
+        """Where the fetcher is met."""
+        return self._root
+
+    @property
     def job(self) -> str:
         """What all processes of one job have in common; their lists live as long as one of them is connected."""
         return self._job

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from streaming.cache.files import is_present, sweep
@@ -35,6 +36,10 @@ def log(words: str) -> None:
     """One entry of the fetcher's log, which is its standard error; a full disk must not stop what is logged."""
     with contextlib.suppress(OSError, ValueError):
         print(time.strftime("%Y-%m-%d %H:%M:%S"), words, file=sys.stderr, flush=True)  # noqa: T201
+
+
+class _LimitError(NoRoomError):
+    """The limit leaves no room for a file, whatever room the disk has."""
 
 
 @dataclass(slots=True)
@@ -228,11 +233,11 @@ class Engine:
         begun = self._room.begin(time.time())
         for task in begun.tasks:
             self._moving[task] = Moved()
-        refused = []
-        for task in begun.without_room:
-            if (arrival := self._arrivals.pop(task, None)) is not None:
-                words = f"{task.shown} has no room below {task.config.root or task.local}: {self._room.why_full()}"
-                refused.append((arrival, NoRoomError(f"{words}; raise cache_limit")))
+        refused = [
+            (arrival, NoRoomError(self._no_room(task)))
+            for task in begun.without_room
+            if (arrival := self._arrivals.pop(task, None)) is not None
+        ]
         is_calm = self._policy.n_queued == 0
         return _Begun([(task, self._n_parts(task) if is_calm else 1) for task in begun.tasks], begun, refused)
 
@@ -297,13 +302,14 @@ class Engine:
                 failures=failure is not None and not is_abandoned,
                 attempts=moved.n_attempts,
             )
+            n_came = -1 if failure is not None else _n_bytes_at(task.path) if task.need.n_bytes < 0 else moved.n_bytes
             with self._lock:
                 if is_abandoned:
                     self._policy.abandoned(task, time.monotonic())
                 else:
                     rests = not isinstance(failure, CredentialsWantedError)
                     self._policy.finished(task, time.monotonic(), failure=failure, rests=rests)
-                self._room.ended(task, time.time(), n_came=moved.n_bytes if failure is None else -1)
+                self._room.ended(task, time.time(), n_came=n_came)
                 if (job := self._behind.pop(task, None)) is not None:
                     self._policy.announced(job, _behind(task), (), time.monotonic())
                 del self._moving[task]
@@ -317,13 +323,16 @@ class Engine:
 
     def _moved(self, task: FileTask, moved: Moved, n_parts: int) -> StreamingError | None:
         """Fetch one file; what kept it from coming."""
+        sized = partial(self._make_room_for, task)
         try:
             try:
-                fetch_file(task, self._means, moved, n_parts=n_parts)
+                fetch_file(task, self._means, moved, n_parts=n_parts, sized=sized)
+            except _LimitError as error:
+                return NoRoomError(str(error))
             except NoRoomError:
                 if not self._made_room(task):
                     raise
-                fetch_file(task, self._means, moved)
+                fetch_file(task, self._means, moved, sized=sized)
         except AbandonedError as error:
             return error
         except StreamingError as error:
@@ -333,6 +342,19 @@ class Engine:
             log(traceback.format_exc())
             return FetchError(f"{task.shown}: the fetcher failed with {error!r}; its log has the details")
         return None
+
+    def _make_room_for(self, task: FileTask, n_bytes: int) -> None:
+        """Room for a file of which only the store knew how large it is."""
+        with self._lock:
+            begun = self._room.sized(task, n_bytes, time.time())
+            if begun is None:
+                raise _LimitError(self._no_room(task))
+        self._delete(begun)
+
+    def _no_room(self, task: FileTask) -> str:
+        """With the lock: what whoever waits for a file in vain is told."""
+        words = f"{task.shown} has no room below {task.config.root or task.local}: {self._room.why_full()}"
+        return f"{words}; raise cache_limit"
 
     def _made_room(self, task: FileTask) -> bool:
         """Whether a full disk has more room now: rubbish of dead writers went, or what nobody needs any more."""
@@ -349,6 +371,14 @@ class Engine:
         with self._lock:
             self._room.freed(leaving)
         return bool(leaving)
+
+
+def _n_bytes_at(path: str) -> int:
+    """The size of a file; 0 if it has gone again."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _behind(task: FileTask) -> str:

@@ -20,7 +20,7 @@ from streaming import errors
 from streaming._version import __version__
 from streaming.errors import FetchError, IndexFormatError, StreamingError
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 VERSION: Final = __version__
 SLICE_S: Final = 1.0  # how long the fetcher thinks before it answers "pending"
 MAX_OBJECT_BYTES: Final = 1 << 30  # of an object that travels in an answer
@@ -43,6 +43,7 @@ class StreamConfig:
     keep_zip: bool = False
     root: str = ""  # the cache's root, above the split; "": the same as `local`
     options: str = field(default="{}", repr=False)  # storage_options as JSON; may hold secrets, so it is never shown
+    has_index: bool = True  # False: files that no index lists, each by its name
     purse: str = ""  # under this name the user's function gives credentials; "": there is no such function
 
 
@@ -52,7 +53,7 @@ class FileNeed:
 
     stream: int  # place in the client's list of streams
     name: str
-    n_bytes: int  # size that the index states, -1 if nobody knows (index.json)
+    n_bytes: int  # size that the index states, -1 if nobody knows (index.json, files without an index)
     zip_name: str | None = None
     zip_bytes: int = -1
     compression: str | None = None
@@ -94,7 +95,9 @@ class Reason(enum.Enum):
 
 def _check_name(name: str) -> None:
     if not name or name[0] == "/" or "\\" in name or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
-        raise IndexFormatError(f"{name!r} is not a name below the folder of a dataset; the index is damaged or hostile")
+        raise IndexFormatError(
+            f"{name!r} is not a name below the folder of a dataset; what names it is damaged or hostile"
+        )
 
 
 # --- requests

@@ -154,6 +154,16 @@ class Room:
         for promise in begun.promises:
             self._shelf.gone(promise)
 
+    def sized(self, task: FileTask, n_bytes: int, now_s: float) -> Begun | None:
+        """A file that moves is so large, which nobody knew before: what must go before it goes on. None: no room."""
+        if not self._counts(task.path):
+            return Begun([], [], [], [])
+        found = self._shelf.promise(task, n_bytes, URGENT, now_s)
+        if found is None:
+            return None
+        self._evicted(found)
+        return Begun([], [], found, [task] if found else [])
+
     def used(self, task: FileTask, now_s: float) -> None:
         """Somebody has waited for this file, which is there."""
         self._shelf.used(task.path, now_s, just_now=True)
@@ -173,7 +183,8 @@ class Room:
         if n_came < 0 or not self._counts(task.path):
             return
         need = task.need
-        self._came(task.path, need.n_bytes if need.n_bytes >= 0 else n_came, now_s, may_go=need.n_bytes >= 0)
+        n_bytes = need.n_bytes if need.n_bytes >= 0 else n_came
+        self._came(task.path, n_bytes, now_s, may_go=need.n_bytes >= 0 or not task.config.has_index)
         if task.config.keep_zip and need.zip_name is not None:
             self._came(os.path.join(task.local, need.zip_name), need.zip_bytes, now_s)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from streaming.cache.files import Temporaries, Temporary, is_present
-from streaming.cache.inventory import claim, source_of
+from streaming.cache.inventory import claim, mark_of, source_of
 from streaming.errors import (
     CacheTakenError,
     CredentialsExpiredError,
@@ -37,7 +37,7 @@ from streaming.fetch.parts import Parts
 from streaming.fetch.protocol import FileNeed, StreamConfig
 from streaming.formats.compression import decompress_stream
 from streaming.formats.hashing import hasher
-from streaming.formats.index import INDEX_NAME
+from streaming.formats.names import INDEX_NAME
 from streaming.storage.local import FolderStore
 from streaming.storage.store import Part, Store
 from streaming.storage.url import Folder, parse_remote
@@ -115,6 +115,14 @@ class Moved:
         return n_left * passed_s / self.n_bytes if self.n_bytes else float("inf")
 
 
+Sized = Callable[[int], None]
+"""Told of how many bytes a file is that nobody knew before. Raises NoRoomError if it can have no room."""
+
+
+def _ignore(_: int) -> None:
+    """For whom no limit is kept."""
+
+
 Claim = Callable[[FileTask], contextlib.AbstractContextManager[object]]
 """A block in which no other process of this machine fetches a file."""
 
@@ -149,17 +157,17 @@ class Means:
             raise CredentialsWantedError(config.purse) from error
 
 
-def fetch_file(task: FileTask, means: Means, moved: Moved, *, n_parts: int = 1) -> None:
+def fetch_file(task: FileTask, means: Means, moved: Moved, *, n_parts: int = 1, sized: Sized = _ignore) -> None:
     """Place the file of `task`, from what lies in the cache if that will do, else from its store.
 
     Raises the kinds of `streaming.errors` that say what the store, the disk or the bytes did.
     """
     if not task.is_done():
         with means.claim(task):
-            _fetch(task, means, moved, n_parts)
+            _fetch(task, means, moved, n_parts, sized)
 
 
-def _fetch(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
+def _fetch(task: FileTask, means: Means, moved: Moved, n_parts: int, sized: Sized) -> None:
     if task.is_done():  # by who held the claim before us
         return
     if _is_source(task):
@@ -175,7 +183,7 @@ def _fetch(task: FileTask, means: Means, moved: Moved, n_parts: int) -> None:
     def attempt(_: int) -> None:
         moved.n_attempts += 1
         with means.store(task.config) as store:
-            _receive(task, _Source(task, store, lane, moved, means.courtesy), means.temporaries)
+            _receive(task, _Source(task, store, lane, moved, means.courtesy, sized), means.temporaries)
 
     attempted(task.shown, task.patience, lane, attempt, rng=means.rng)
 
@@ -222,6 +230,7 @@ class _Source:
     lane: Lane
     moved: Moved
     courtesy: Courtesy
+    sized: Sized
 
 
 def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
@@ -231,8 +240,10 @@ def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
         with temporaries.begin(task.local, need.name, n_bytes=need.n_bytes) as raw:
             for chunk in _checked(task, _body(source, need.name, need.n_bytes)):
                 raw.write(chunk)
-            if need.name == INDEX_NAME:
+            if need.name == INDEX_NAME or not config.has_index:
                 _claim_folder(task)
+            if not config.has_index:
+                raw.mark(mark_of(source_of(task.remote, task.shown_remote), need.name))
             raw.place()
         return
     with contextlib.ExitStack() as stack:
@@ -296,6 +307,8 @@ def _body(source: _Source, name: str, n_bytes: int) -> Iterator[bytes | memoryvi
     lane.answered(time.monotonic())  # a long transfer is a sign of life from its beginning on
     facts, n_got, n_resumed_at, given_s = content.facts, 0, 0, 0.0
     check_size(task, facts.n_bytes, n_bytes, name)
+    if n_bytes < 0:
+        source.sized(facts.n_bytes)
     shown = f"{task.shown_remote}/{name}"
     while True:
         try:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from streaming.errors import IndexFormatError
 from streaming.formats.index_reading import read_index
+from streaming.formats.names import INDEX_NAME
 from streaming.formats.schema import Schema
 from streaming.formats.shard_index import VERSION, ShardIndex, file_entry
 
@@ -22,7 +23,6 @@ __all__ = [
     "parse_index",
 ]
 
-INDEX_NAME: Final = "index.json"
 MAX_INDEX_BYTES: Final = 1 << 30
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
-from streaming.formats.index import INDEX_NAME
+from streaming.formats.names import INDEX_NAME
 from streaming.order import WorkingSet
 from streaming.read.catalog_loader import StreamFiles
 from streaming.units import parse_bytes, shown_bytes

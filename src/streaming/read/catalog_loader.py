@@ -27,7 +27,7 @@ from streaming.formats.hashing import fastest, is_hash
 from streaming.formats.index import INDEX_NAME, ShardIndex, parse_index
 from streaming.formats.layout import layout_of
 from streaming.order import Catalog
-from streaming.read.place import Place, make_private, own_folder
+from streaming.read.place import Place, make_private, own_folder, read_uncached
 
 # A source of more shards is checked shard by shard when it is read: on a network disk each look costs a round trip.
 _MAX_CHECKED_SHARDS = 10_000
@@ -95,13 +95,7 @@ def _index_bytes(place: Place, number: int, client: FetchClient) -> bytes:
         try:
             return _read(client.wait(FileNeed(stream=number, name=INDEX_NAME, n_bytes=-1)))
         except (CacheWriteError, NoRoomError):  # the rest of the data comes without the cache then, and says so
-            return client.read_object(
-                place.remote,
-                INDEX_NAME,
-                attempts=place.download_retry,
-                timeout_s=place.download_timeout,
-                options=place.options,
-            )
+            return read_uncached(place, INDEX_NAME, client)
     except ObjectMissingError as error:
         raise ObjectMissingError(f"{place.title}: {error}") from error
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from streaming.cache.inventory import read_source, source_of
 from streaming.errors import OptionError
+from streaming.fetch.client import FetchClient
 from streaming.fetch.credentials import CredentialProvider
+from streaming.fetch.protocol import StreamConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,31 @@ def own_folder(place: Place) -> Place:
     while (known := read_source(cache)) is not None and known.digest != source.digest:
         cache = os.path.join(cache, ".remotes", source.digest)
     return replace(place, cache=cache)
+
+
+def config_of(place: Place, *, has_index: bool = True) -> StreamConfig:
+    """What the fetcher must know of it."""
+    return StreamConfig(
+        remote=place.remote,
+        local=place.cache,
+        download_retry=place.download_retry,
+        download_timeout=place.download_timeout,
+        keep_zip=place.keep_zip,
+        root=place.root,
+        options=place.options,
+        has_index=has_index,
+    )
+
+
+def read_uncached(place: Place, name: str, client: FetchClient) -> bytes:
+    """A whole object, where the cache has no room for it or cannot be written."""
+    return client.read_object(
+        place.remote,
+        name,
+        attempts=place.download_retry,
+        timeout_s=place.download_timeout,
+        options=place.options,
+    )
 
 
 def private_root(remote: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -12,18 +13,19 @@ from numpy.typing import NDArray
 
 from streaming.errors import CacheTakenError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import Reason, StreamConfig
-from streaming.formats.index import INDEX_NAME
+from streaming.fetch.protocol import Reason
+from streaming.formats.names import INDEX_NAME
 from streaming.order import Catalog, WorkingSet
 from streaming.read.at_start import indexes_shown
 from streaming.read.cache_room import CacheRoom, checked_limit, disk_bytes, index_bytes
 from streaming.read.catalog_loader import StreamFiles, catalog_of, load_streams
 from streaming.read.finding import SampleFinder
 from streaming.read.meter import Lap, Meter
-from streaming.read.place import Place, own_folder
+from streaming.read.place import Place, config_of, own_folder
 from streaming.read.read_ahead import START
 from streaming.read.shard_files import ShardFiles
 from streaming.read.shard_reader import Sample, ShardPool
+from streaming.read.side_files import SideFiles
 from streaming.read.staging import RangeReader
 from streaming.read.waits import Waits
 
@@ -77,6 +79,7 @@ class SampleStore:
         self.meter = meter
         self.waits = waits
         self.limit_bytes = limit_bytes
+        self._side_files: weakref.WeakSet[SideFiles] = weakref.WeakSet()
         self._has_start = False  # whether the first shards of an epoch were announced before it has begun
         self.catalog: Catalog = catalog_of(streams)
         is_limited = limit_bytes is not None
@@ -137,6 +140,12 @@ class SampleStore:
 
     # --- what there is
 
+    def side_files(self, place: Place) -> SideFiles:
+        """The files at another place, through the same fetcher and within the same limit; closed with this store."""
+        files = SideFiles(place, self.client.root, self.limit_bytes)
+        self._side_files.add(files)
+        return files
+
     def announce_start(self, shards: Sequence[int]) -> None:
         """Have the first of these shards come before anybody reads; silent if they are on disk."""
         first = shards[:_MAX_AT_START]
@@ -189,6 +198,8 @@ class SampleStore:
     def close(self) -> None:
         """Give back every file, map and connection."""
         self.pool.close()
+        for files in self._side_files:
+            files.close()
         self.client.close()
         self.meter.close()
 
@@ -216,17 +227,5 @@ def _client(places: Sequence[Place], limit_bytes: int | None, waits: Waits) -> F
     """One client for all streams; its fetcher is at the root of the first that needs fetching."""
     root = next((place.root for place in places if place.source is None), places[0].root)
     providers = {number: place.credentials for number, place in enumerate(places) if place.credentials is not None}
-    configs = list(map(_config, places))
+    configs = list(map(config_of, places))
     return FetchClient(root, configs, providers=providers, cache_limit=limit_bytes, observer=waits)
-
-
-def _config(place: Place) -> StreamConfig:
-    return StreamConfig(
-        remote=place.remote,
-        local=place.cache,
-        download_retry=place.download_retry,
-        download_timeout=place.download_timeout,
-        keep_zip=place.keep_zip,
-        root=place.root,
-        options=place.options,
-    )

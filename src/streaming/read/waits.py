@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from streaming.fetch.protocol import Announce, ReadObject, ReadRanges, Request, Wait
-from streaming.formats.index import INDEX_NAME
+from streaming.formats.names import INDEX_NAME
 from streaming.read.meter import Count, Meter
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, overload
 
 from streaming.errors import IndexMissingError, ObjectMissingError, OptionError
-from streaming.formats.index import INDEX_NAME
+from streaming.formats.names import INDEX_NAME
 from streaming.storage.url import Bucket, join_remote, parse_remote
 from streaming.write.parts import (
     Part,

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from streaming.errors import ObjectMissingError, OptionError, PartMissingError, StorageError, WriteError
 from streaming.fetch.client import FetchClient
-from streaming.formats.index import INDEX_NAME
+from streaming.formats.names import INDEX_NAME
 from streaming.storage.options import checked_options
 from streaming.storage.url import Folder, join_remote, parse_remote
 from streaming.write.files import write_file

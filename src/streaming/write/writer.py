@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from streaming.errors import OptionError, WriteError
 from streaming.formats import compression as compressions
 from streaming.formats import hashing
-from streaming.formats.index import INDEX_NAME
+from streaming.formats.names import INDEX_NAME
 from streaming.units import parse_bytes
 from streaming.write.builder import ShardBuilder
 from streaming.write.pipeline import ShardPipeline, ShardPlan

@@ -1,0 +1,7 @@
+"""Names that a dataset's folder always has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INDEX_NAME: Final = "index.json"

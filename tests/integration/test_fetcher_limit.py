@@ -180,10 +180,11 @@ def test_offset_tables_count(tmp_path: Path, store: FaultyStore) -> None:
         for _ in range(2):
             table = client.read_ranges([Span(needs[2], 0, n_table, keep=True)], Reason.RANDOM)
             assert as_bytes(table) == [content("d/2", N_BYTES)[:n_table]]
+            wait_until("the fetcher has nothing to do", lambda: client.progress()["ranges_are_idle"])
             assert names_in(tmp_path) == {"0", "1"}
         client.announce("r", needs[:1], needs[:1])
         client.read_ranges([Span(needs[2], 0, n_table, keep=True)], Reason.RANDOM)
-        assert names_in(tmp_path) == {"0", table_name("2")}
+        wait_until("the table is kept", lambda: names_in(tmp_path) == {"0", table_name("2")})
         assert client.progress()["cache_bytes"] == N_BYTES + n_table
 
 

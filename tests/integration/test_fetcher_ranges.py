@@ -67,6 +67,7 @@ def test_an_offset_table_is_kept_for_all(tmp_path: Path, store: FaultyStore) -> 
     need = FileNeed(0, "sub/shard.mds", N_BYTES)
     with client_of("s3://bkt/d", tmp_path) as client:
         assert as_bytes(client.read_ranges([Span(need, 0, 400, keep=True)], Reason.RANDOM)) == [whole[:400]]
+        wait_until("it is kept", (tmp_path / table_name(need.name)).exists)
         assert (tmp_path / table_name(need.name)).read_bytes() == whole[:400]
         run_all("spawn", _read_table, [(client, need, whole[:400])])
         assert len(store.ranges) == 1

@@ -20,7 +20,7 @@ from streaming.read import offsets
 from streaming.read.sample_store import SampleStore
 from streaming.stream import StreamDefaults, resolve
 from support import golden
-from support.fetcher_world import Fault, FaultyStore
+from support.fetcher_world import Fault, FaultyStore, wait_until
 from support.numbered import numbered, write_numbered
 
 N = 600
@@ -97,7 +97,7 @@ def test_a_sample_of_a_cold_shard_costs_two_requests_and_the_next_one(
     assert store.n_gets[key] == 2
     assert reader.sample(first + 2) == numbered(first + 2)
     assert store.n_gets[key] == 3
-    assert (tmp_path / "cache" / table_name("shard.00003.mds")).exists()
+    wait_until("the table is kept", (tmp_path / "cache" / table_name("shard.00003.mds")).exists)
     again = store_of("s3://bkt/d", tmp_path / "cache")
     assert again.sample(first + 3) == numbered(first + 3)
     assert store.n_gets[key] == 4
@@ -124,6 +124,7 @@ def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultyStore, 
         first = int(reader.catalog.first_sample[shard])
         reader.sample(first)
         path = cache / table_name(f"shard.{shard:05}.mds")
+        wait_until("the table is kept", path.exists)
         whole = path.read_bytes()
         tables.append((first, path, whole))
         path.write_bytes(whole[:-4] if shard == 2 else whole[:4] + whole[4:][::-1])

@@ -188,9 +188,15 @@ class FetchClient:
     def begin_ranges(self, spans: Sequence[Span], reason: Reason, *, due_s: float = 0.0) -> RangesTicket:
         """The same, begun now; `end_ranges` gives the bytes. What is never asked for is dropped with the job."""
         ticket = RangesTicket.of(spans, reason, due_s)
-        hurried = replace(ticket.request, is_patient=False)
-        ticket.early = self._ask_until(hurried, "ranges to be begun", only_begin=True)
+        self.have_come(ticket)
         return ticket
+
+    def have_come(self, ticket: RangesTicket) -> bool:
+        """Whether `end_ranges` has no need to wait."""
+        if ticket.early is None:
+            hurried = replace(ticket.request, is_patient=False)
+            ticket.early = self._ask_until(hurried, "ranges to be begun", only_begin=True)
+        return ticket.early is not None
 
     def end_ranges(self, ticket: RangesTicket) -> list[memoryview | None]:
         """The bytes that were begun, see `read_ranges`."""

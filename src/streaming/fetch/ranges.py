@@ -25,6 +25,7 @@ from streaming.storage.store import Part
 
 _MAX_VERSIONS: Final = 100_000
 _IN_TIME_S: Final = 0.05  # a file that comes this late is in time
+_KEPT_LATER_S: Final = 5.0  # than what is read is needed, if anything else is to be done
 _AHEAD_WAITS_S: Final = 5.0  # for the budget: less than a shard would take
 
 
@@ -48,9 +49,7 @@ class _Request:
 class Ranges:
     """Owns the budget of ranges and their connections."""
 
-    def __init__(
-        self, engine: Engine, means: Means, tally: Tally, connections: Turns[bytes], limits: RangeLimits
-    ) -> None:
+    def __init__(self, engine: Engine, means: Means, tally: Tally, connections: Turns, limits: RangeLimits) -> None:
         self._engine, self._means, self._tally, self._connections = engine, means, tally, connections
         self._lock = threading.Lock()
         self._policy: RangePolicy[FileTask] = RangePolicy(limits, time.monotonic())
@@ -76,11 +75,16 @@ class Ranges:
                 fetched = self._fetched(wanted, requests, reason, due_at_s, moved)
             self._note(job, requests, reason)
             for number, data in fetched.items():
-                if wanted[number].span.keep:
-                    self._keep(wanted[number].task, data)
+                if wanted[number].span.keep:  # who waits for its bytes is not to wait for that
+                    self._connections.submit(due_at_s + _KEPT_LATER_S, partial(self._keep, wanted[number].task, data))
             got |= fetched
         payload = b"".join(got[number] for number in sorted(got))
         return Done([len(got[number]) if number in got else -1 for number in range(len(wanted))], payload)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, and all is kept that was to be."""
+        return self._connections.is_idle
 
     def _requests(self, wanted: Sequence[Wanted], got: Container[int], reason: Reason, due_s: float) -> list[_Request]:
         by_file: dict[FileTask, list[int]] = {}

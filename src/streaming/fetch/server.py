@@ -185,6 +185,7 @@ class Server:
             **{name: total.get(name, 0) for name in ("files", "bytes", "failures")},
             "pid": os.getpid(),
             "threads": threading.active_count(),
+            "ranges_are_idle": self._services.ranges.is_idle,
             "tickets": self._errands.n_kept + self._range_errands.n_kept,
             "stores": lanes.numbers(),
             "total": total,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Turn(Generic[T]):
     result: Future[T] = field(default_factory=Future)
 
 
-class Turns(Generic[T]):
+class Turns:
     """At most so many things at once; of those that wait, the one that is due first begins next. Thread-safe.
 
     So a first batch is served before what is needed after it, whoever asked first. Nothing waits for ever: moments are
@@ -31,7 +31,7 @@ class Turns(Generic[T]):
     def __init__(self, n_threads: int, name: str) -> None:
         self._n_threads: Final = n_threads
         self._name = name
-        self._waiting: list[tuple[float, int, Turn[T]]] = []  # due, number, turn
+        self._waiting: list[tuple[float, int, Turn[Any]]] = []  # due, number, turn
         self._numbers = count()
         self._n_threads_idle = 0
         self._n_threads_begun = 0
@@ -43,7 +43,7 @@ class Turns(Generic[T]):
         self.hasten(turn, due_s)
         return turn
 
-    def hasten(self, turn: Turn[T], due_s: float) -> None:
+    def hasten(self, turn: Turn[Any], due_s: float) -> None:
         """Somebody needs what was submitted at this moment, perhaps sooner; of no effect if it was begun."""
         with self._changed:
             heapq.heappush(self._waiting, (due_s, next(self._numbers), turn))
@@ -54,6 +54,12 @@ class Turns(Generic[T]):
         if is_short:
             threading.Thread(target=self._serve, name=self._name, daemon=True).start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be done or being done."""
+        with self._changed:
+            return not self._waiting and self._n_threads_idle == self._n_threads_begun
+
     def _serve(self) -> None:
         while True:
             turn = self._begun()
@@ -62,7 +68,7 @@ class Turns(Generic[T]):
             except BaseException as error:  # for who asks for the result
                 turn.result.set_exception(error)
 
-    def _begun(self) -> Turn[T]:
+    def _begun(self) -> Turn[Any]:
         """The next turn, from now on this thread's."""
         with self._changed:
             while True:

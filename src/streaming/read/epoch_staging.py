@@ -30,10 +30,10 @@ class _Coming:
     stages: dict[Reason, Stage]
     n_paid: int  # samples that count against the budget
 
-    def hasten(self) -> None:
+    def hasten(self, *, is_patient: bool = True) -> None:
         for reason, stage in self.stages.items():
             with _unless_late(reason):
-                stage.hasten()
+                stage.hasten(is_patient=is_patient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,13 @@ class EpochStaging:
         for first in coming:
             first.hasten()  # before the shards are announced, which comes with the next stretch
         self._begin(stretches, coming, 1 + _N_AHEAD)
+        is_first = True
         while coming:
             present = coming.popleft()
             staged = self._arrived(present)
             if coming:
-                coming[0].hasten()
+                coming[0].hasten(is_patient=not is_first)  # the first batch of all is not to wait for the second
+            is_first = False
             begun_s = self._clock()
             yield present.stretch, staged
             self._pace_s = (self._clock() - begun_s) / len(present.stretch)

@@ -106,9 +106,9 @@ class Stage:
         """Shards whose whole table is on its way."""
         return {shard for shard, spans in self._asked if spans[0].keep}
 
-    def hasten(self) -> None:
-        """Wait until it is known where the records lie, and have them come."""
-        if self._is_hastened:
+    def hasten(self, *, is_patient: bool = True) -> None:
+        """Wait until it is known where the records lie, and have them come. Not `is_patient`: only if it is known."""
+        if self._is_hastened or not (is_patient or self._knows_offsets()):
             return
         self._is_hastened = True
         self._take_offsets(self._offsets)
@@ -163,6 +163,11 @@ class Stage:
             else:
                 self._bounds[shard] = found
         return self._begin([span for _, spans in self._asked for span in spans])
+
+    def _knows_offsets(self) -> bool:
+        source = self._source
+        are_here = all(source.tables.find(shard, self._rows[shard]) is not None for shard in self._after)
+        return are_here and (self._offsets is None or source.client.have_come(self._offsets))
 
     def _take_offsets(self, ticket: RangesTicket | None) -> None:
         if ticket is None:

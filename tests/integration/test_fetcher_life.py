@@ -281,7 +281,7 @@ def test_a_pickled_client_is_its_configuration(tmp_path: Path) -> None:
         pid = client.progress()["pid"]
         copy = pickle.loads(pickle.dumps(client))
         assert copy.job == client.job
-        assert (copy.n_sent, len(copy._connections)) == (0, 0)
+        assert (copy.n_sent, len(copy._session._connections)) == (0, 0)
         with copy:
             assert copy.progress()["pid"] == pid
 

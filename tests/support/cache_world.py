@@ -17,7 +17,7 @@ from streaming.fetch.policy import FetchPolicy, Limits
 from streaming.fetch.protocol import FileNeed, Hello, StreamConfig
 from streaming.fetch.range_policy import RangeLimits, RangePolicy
 from streaming.fetch.room import Room, Tenant
-from streaming.fetch.transfer import FileTask
+from streaming.fetch.task import FileTask
 
 _CONFIG = StreamConfig("s3://bkt/d", "/cache")
 _JOB = "job"

@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from streaming.cache.files import is_present, sweep
-from streaming.errors import CredentialsWantedError, FetchError, NoRoomError, StreamingError
+from streaming.errors import CredentialsWantedError, NoRoomError, StreamingError
+from streaming.fetch.log import log
+from streaming.fetch.moving import LimitError, move_file
 from streaming.fetch.parts import MIN_BYTES, PART_BYTES
 from streaming.fetch.policy import FetchPolicy, Limits
 from streaming.fetch.protocol import Answer, Done, Failed, Hello, Pending
 from streaming.fetch.room import Begun, Room, Tenant
 from streaming.fetch.tally import Tally
-from streaming.fetch.transfer import AbandonedError, FileTask, Means, Moved, fetch_file
+from streaming.fetch.task import AbandonedError, FileTask, Moved
+from streaming.fetch.transfer import Means
+from streaming.fetch.turns import Turns
 from streaming.fetch.watch import Watch
 
 _BEHIND: Final = 1 << 30  # the place of a file that is fetched because much of it was read by range
 _ROOM_AGAIN_S: Final = 0.25
-
-
-def log(words: str) -> None:
-    """One entry of the fetcher's log, which is its standard error; a full disk must not stop what is logged."""
-    with contextlib.suppress(OSError, ValueError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), words, file=sys.stderr, flush=True)  # noqa: T201
-
-
-class _LimitError(NoRoomError):
-    """The limit leaves no room for a file, whatever room the disk has."""
 
 
 @dataclass(slots=True)
@@ -73,8 +66,7 @@ class Engine:
         self._behind: dict[FileTask, str] = {}  # what is fetched because much of it was read by range → for which job
         self._arrivals: dict[FileTask, _Arrival] = {}
         self._moving: dict[FileTask, Moved] = {}
-        self._work: queue.SimpleQueue[tuple[FileTask, int]] = queue.SimpleQueue()
-        self._n_threads = 0
+        self._transfers = Turns(limits.n_transfers, "transfer")
         self._folders: set[str] = set()
         self._n_ended = 0
 
@@ -253,13 +245,9 @@ class Engine:
         for arrival, error in begun.refused:
             arrival.failure = error
             arrival.event.set()
-        for file in begun.files:
-            self._work.put(file)
-        with self._lock:
-            n_new = min(self._policy.n_moving, self._limits.n_transfers) - self._n_threads
-            self._n_threads += max(0, n_new)
-        for _ in range(n_new):
-            threading.Thread(target=self._move_files, name="transfer", daemon=True).start()
+        for task, n_parts in begun.files:
+            turn = self._transfers.submit(time.monotonic(), partial(self._move, task, n_parts))
+            turn.result.add_done_callback(_log_fault)
 
     def _keep_room(self) -> None:
         """While a job has a limit: look at the disk, and begin what had no room before; time makes some, too."""
@@ -289,75 +277,54 @@ class Engine:
         with self._lock:
             self._room.gone(begun)
 
-    def _move_files(self) -> None:
-        while True:
-            task, n_parts = self._work.get()
-            moved = self._moving[task]
-            failure = self._moved(task, moved, n_parts)
-            is_abandoned = isinstance(failure, AbandonedError)
-            self._tally.add(
-                task.remote,
-                bytes=moved.n_bytes,
-                files=failure is None and moved.n_attempts > 0,
-                failures=failure is not None and not is_abandoned,
-                attempts=moved.n_attempts,
-            )
-            n_came = -1 if failure is not None else _n_bytes_at(task.path) if task.need.n_bytes < 0 else moved.n_bytes
-            with self._lock:
-                if is_abandoned:
-                    self._policy.abandoned(task, time.monotonic())
-                else:
-                    rests = not isinstance(failure, CredentialsWantedError)
-                    self._policy.finished(task, time.monotonic(), failure=failure, rests=rests)
-                self._room.ended(task, time.time(), n_came=n_came)
-                if (job := self._behind.pop(task, None)) is not None:
-                    self._policy.announced(job, _behind(task), (), time.monotonic())
-                del self._moving[task]
-                self._n_ended += 1
-                arrival = None if is_abandoned else self._arrivals.pop(task, None)
-                begun = self._begin()
-            if arrival is not None:
-                arrival.failure = failure
-                arrival.event.set()
-            self._run(begun)
-
-    def _moved(self, task: FileTask, moved: Moved, n_parts: int) -> StreamingError | None:
-        """Fetch one file; what kept it from coming."""
-        sized = partial(self._make_room_for, task)
-        try:
-            try:
-                fetch_file(task, self._means, moved, n_parts=n_parts, sized=sized)
-            except _LimitError as error:
-                return NoRoomError(str(error))
-            except NoRoomError:
-                if not self._made_room(task):
-                    raise
-                fetch_file(task, self._means, moved, sized=sized)
-        except AbandonedError as error:
-            return error
-        except StreamingError as error:
-            log(f"not fetched: {type(error).__name__}: {error}")
-            return error
-        except Exception as error:
-            log(traceback.format_exc())
-            return FetchError(f"{task.shown}: the fetcher failed with {error!r}; its log has the details")
-        return None
-
-    def _make_room_for(self, task: FileTask, n_bytes: int) -> None:
-        """Room for a file of which only the store knew how large it is."""
-        with self._lock:
-            begun = self._room.sized(task, n_bytes, time.time())
-            if begun is None:
-                raise _LimitError(self._no_room(task))
-        self._delete(begun)
-
     def _no_room(self, task: FileTask) -> str:
         """With the lock: what whoever waits for a file in vain is told."""
         words = f"{task.shown} has no room below {task.config.root or task.local}: {self._room.why_full()}"
         return f"{words}; raise cache_limit"
 
-    def _made_room(self, task: FileTask) -> bool:
-        """Whether a full disk has more room now: rubbish of dead writers went, or what nobody needs any more."""
+    def _move(self, task: FileTask, n_parts: int) -> None:
+        """Fetch one file, and begin what can begin then."""
+        moved = self._moving[task]
+        failure = move_file(task, self._means, moved, n_parts, self)
+        is_abandoned = isinstance(failure, AbandonedError)
+        self._tally.add(
+            task.remote,
+            bytes=moved.n_bytes,
+            files=failure is None and moved.n_attempts > 0,
+            failures=failure is not None and not is_abandoned,
+            attempts=moved.n_attempts,
+        )
+        n_came = -1 if failure is not None else _n_bytes_at(task.path) if task.need.n_bytes < 0 else moved.n_bytes
+        with self._lock:
+            if is_abandoned:
+                self._policy.abandoned(task, time.monotonic())
+            else:
+                rests = not isinstance(failure, CredentialsWantedError)
+                self._policy.finished(task, time.monotonic(), failure=failure, rests=rests)
+            self._room.ended(task, time.time(), n_came=n_came)
+            if (job := self._behind.pop(task, None)) is not None:
+                self._policy.announced(job, _behind(task), (), time.monotonic())
+            del self._moving[task]
+            self._n_ended += 1
+            arrival = None if is_abandoned else self._arrivals.pop(task, None)
+            begun = self._begin()
+        if arrival is not None:
+            arrival.failure = failure
+            arrival.event.set()
+        self._run(begun)
+
+    # --- what `move_file` asks for
+
+    def take_room(self, task: FileTask, n_bytes: int) -> None:
+        """See `RoomMaker`."""
+        with self._lock:
+            begun = self._room.sized(task, n_bytes, time.time())
+            if begun is None:
+                raise LimitError(self._no_room(task))
+        self._delete(begun)
+
+    def make_room(self, task: FileTask) -> bool:
+        """See `RoomMaker`: rubbish of dead writers goes, or what nobody needs any more."""
         with self._lock:
             folders = list(self._folders)
         if sum(map(sweep, folders)):
@@ -371,6 +338,12 @@ class Engine:
         with self._lock:
             self._room.freed(leaving)
         return bool(leaving)
+
+
+def _log_fault(result: Future[None]) -> None:
+    """A fault of ours, which nobody else would hear of."""
+    if (error := result.exception()) is not None:
+        log("".join(traceback.format_exception(error)))
 
 
 def _n_bytes_at(path: str) -> int:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from streaming.errors import FetchError, StreamingError
-from streaming.fetch.engine import log
+from streaming.fetch.log import log
 from streaming.fetch.protocol import Answer, Done, Failed, Pending
-from streaming.fetch.transfer import Moved
+from streaming.fetch.task import Moved
 
 _MAX_KEPT_BYTES: Final = 256 << 20  # of answers that nobody has asked for yet
 _MAX_KEPT: Final = 4096

@@ -22,7 +22,7 @@ from streaming.cache.files import Temporaries
 from streaming.errors import FetchError
 from streaming.fetch.server import Server
 from streaming.fetch.services import make_services
-from streaming.fetch.transfer import FileTask
+from streaming.fetch.task import FileTask
 
 _log: Final = logging.getLogger("streaming")
 _lock = threading.Lock()

@@ -20,7 +20,7 @@ import traceback
 from typing import Final, NoReturn
 
 from streaming.cache.files import Temporaries
-from streaming.fetch.engine import log
+from streaming.fetch.log import log
 from streaming.fetch.meeting import EXIT_HELD, EXIT_UNUSABLE, Place
 from streaming.fetch.server import Server
 from streaming.fetch.services import make_services

@@ -19,7 +19,8 @@ from streaming.fetch.engine import Engine
 from streaming.fetch.protocol import MAX_OBJECT_BYTES, Done, Reason, Span
 from streaming.fetch.range_policy import Joined, RangeLimits, RangePolicy, joined
 from streaming.fetch.tally import Tally
-from streaming.fetch.transfer import FileTask, Means, Moved, check_size
+from streaming.fetch.task import FileTask, Moved
+from streaming.fetch.transfer import Means, check_size
 from streaming.fetch.turns import Turn, Turns
 from streaming.storage.store import Part
 

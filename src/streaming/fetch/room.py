@@ -11,7 +11,7 @@ from streaming.cache.inventory import known_roots
 from streaming.cache.shelf import Lying, Need, Shelf, as_prefix
 from streaming.fetch.policy import URGENT, FetchPolicy
 from streaming.fetch.protocol import Hello
-from streaming.fetch.transfer import FileTask
+from streaming.fetch.task import FileTask
 from streaming.storage.url import Folder, parse_remote
 
 _AFTER_ALL: Final = 1 << 40  # the place of what takes the room of files that nobody needs, and of no others

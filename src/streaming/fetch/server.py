@@ -44,7 +44,7 @@ from streaming.fetch.protocol import (
 )
 from streaming.fetch.ranges import Wanted
 from streaming.fetch.services import Services
-from streaming.fetch.transfer import FileTask, Moved
+from streaming.fetch.task import FileTask, Moved
 from streaming.storage.registry import register_all
 from streaming.storage.url import parse_remote
 

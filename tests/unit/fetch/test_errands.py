@@ -9,7 +9,7 @@ import pytest
 from streaming.errors import FetchError, ObjectMissingError
 from streaming.fetch.errands import Errands
 from streaming.fetch.protocol import Done, Failed, Pending
-from streaming.fetch.transfer import Moved
+from streaming.fetch.task import Moved
 
 LONG_S = 30.0
 

@@ -16,7 +16,7 @@ from streaming.cache.shelf import Lying
 from streaming.fetch.policy import FetchPolicy, Limits
 from streaming.fetch.protocol import FileNeed, Hello, StreamConfig
 from streaming.fetch.room import Begun, Room, Tenant
-from streaming.fetch.transfer import FileTask
+from streaming.fetch.task import FileTask
 from streaming.fetch.watch import Watch
 
 

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from streaming.errors import OptionError
 from streaming.storage.settings import StoreSettings
+from streaming.storage.transport import ca_bundle, connect_timeout_s, read_certificates, read_timeout_s
 
 NO_RETRIES: Final[Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
 """Who calls a store counts attempts."""
 
-_CONNECT_S: Final = 10.0
 _WHOLE_S: Final = 7 * 24 * 3600.0  # a transfer may take long, as long as it moves
-_BUNDLES: Final = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def client_options(
@@ -47,43 +46,3 @@ def client_options(
     if headers:
         chosen["default_headers"] = dict(headers)
     return chosen
-
-
-def read_timeout_s(timeout_s: float) -> float:
-    """How long no byte may come before a request is given up, where `timeout_s` is allowed in all.
-
-    A quarter of it, so that a stall costs one try of several; but up to 10 s if so much is allowed.
-    """
-    return max(timeout_s / 4, min(timeout_s, 10.0))
-
-
-def connect_timeout_s(timeout_s: float) -> float:
-    """How long a connection may take."""
-    return min(timeout_s, _CONNECT_S)
-
-
-def ca_bundle(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """The file of certificates to trust beside the system's, if one is named."""
-    named: str | None = options.get("ca_bundle")
-    return named or next((path for name in _BUNDLES if (path := environment.get(name))), None)
-
-
-def read_certificates(path: str) -> bytes:
-    """The certificates in a PEM file. Raises OptionError."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise OptionError(
-            f"the certificates that `ca_bundle`, {', '.join(_BUNDLES[:-1])} or {_BUNDLES[-1]} names cannot be read: "
-            f"{error}; name a PEM file"
-        ) from error
-
-
-def check_endpoint(endpoint: str | None, *, named: str) -> str | None:
-    """The URL without a slash at its end. Raises OptionError for what is none; `named` says where it was given."""
-    if endpoint is None:
-        return None
-    if not endpoint.startswith(("http://", "https://")) or not endpoint.partition("://")[2].strip("/"):
-        raise OptionError(f"{named} must be a URL that begins with http:// or https://, got {endpoint!r}")
-    return endpoint.rstrip("/")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.errors import ObjectForbiddenError, OptionError
-from streaming.storage.client_options import check_endpoint
 from streaming.storage.extras import needed
 from streaming.storage.http_client import Headers, HttpSettings
+from streaming.storage.transport import check_endpoint
 
 
 @dataclass(frozen=True, slots=True)

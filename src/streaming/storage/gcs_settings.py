@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from streaming.errors import OptionError
-from streaming.storage.client_options import check_endpoint
 from streaming.storage.s3_settings import Keys
+from streaming.storage.transport import check_endpoint
 
 _GOOGLE: Final = "https://storage.googleapis.com"
 _CLIENT_READS: Final = frozenset({"service_account", "authorized_user"})

@@ -24,10 +24,10 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.client_options import read_timeout_s
 from streaming.storage.extras import needed
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.transport import read_timeout_s
 from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
 from streaming.storage.url import Bucket
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 from streaming.errors import TransferDamagedError
 from streaming.storage.http_answers import body_of
 from streaming.storage.http_client import HttpAnswer
 from streaming.storage.store import Content, ObjectFacts, Part
-from streaming.storage.web import skipped
 
 
 def content_of(answer: HttpAnswer, facts: ObjectFacts, offset: int, *, shown: str) -> Content:
@@ -26,6 +28,18 @@ def part_of(answer: HttpAnswer, facts: ObjectFacts, begin: int, end: int, *, sho
     if len(data) != end - begin:
         raise _damaged(answer, f"{shown}: bytes {begin} to {end} were asked for, {len(data)} came")
     return Part(facts, data)
+
+
+def skipped(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
+    """The same bytes without the first ones."""
+    if not n_bytes:
+        yield from chunks
+        return
+    for chunk in chunks:
+        if n_bytes < len(chunk):
+            yield from itertools.chain((chunk[n_bytes:],), chunks)
+            return
+        n_bytes -= len(chunk)
 
 
 def _damaged(answer: HttpAnswer, what: str) -> TransferDamagedError:

@@ -20,11 +20,11 @@ import urllib3.exceptions as theirs
 from urllib3.util import Timeout
 
 from streaming.errors import OptionError, StorageError
-from streaming.storage.client_options import ca_bundle, connect_timeout_s, read_certificates, read_timeout_s
 from streaming.storage.http_answers import retry_after_s
 from streaming.storage.meaning import Answer, Asked, Meaning, broken_off, meaning_of, read_answer, unreachable
 from streaming.storage.proxies import proxy_for
 from streaming.storage.settings import StoreSettings
+from streaming.storage.transport import ca_bundle, connect_timeout_s, read_certificates, read_timeout_s
 
 _CHUNK_BYTES: Final = 1 << 18
 _ERROR_BYTES: Final = 1 << 14  # as much of an error body as is read

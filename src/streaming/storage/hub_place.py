@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from streaming.errors import OptionError
-from streaming.storage.client_options import check_endpoint
+from streaming.storage.transport import check_endpoint
 from streaming.storage.url import Bucket
 
 _ENDPOINT: Final = "https://huggingface.co"

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from streaming.errors import ObjectMissingError, OptionError, StorageError, TransferDamagedError
-from streaming.storage.client_options import check_endpoint
 from streaming.storage.http_answers import body_of
 from streaming.storage.http_bodies import content_of, part_of
 from streaming.storage.http_client import HttpAnswer, HttpClient, HttpSettings
@@ -26,6 +25,7 @@ from streaming.storage.options import options_for
 from streaming.storage.s3_alikes import S3Alike, open_alike
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part, Store
+from streaming.storage.transport import check_endpoint
 from streaming.storage.uploads import CountedFile
 from streaming.storage.url import Bucket
 

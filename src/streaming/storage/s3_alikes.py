@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from streaming.errors import OptionError
 from streaming.storage.bucket_store import BucketStore
-from streaming.storage.client_options import check_endpoint
 from streaming.storage.options import options_for
 from streaming.storage.s3 import open_s3_bucket
 from streaming.storage.s3_settings import Identity, Keys, S3Settings
 from streaming.storage.settings import StoreSettings
+from streaming.storage.transport import check_endpoint
 from streaming.storage.url import Bucket
 
 _OSS_REGION: Final = re.compile(r"(?:^|[/.])oss-([a-z0-9-]+?)(?:-internal)?\.aliyuncs\.com")

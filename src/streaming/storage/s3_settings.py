@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.errors import OptionError
-from streaming.storage.client_options import check_endpoint
+from streaming.storage.transport import check_endpoint
 
 
 class Identity(enum.Enum):

@@ -21,7 +21,6 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.client_options import read_timeout_s
 from streaming.storage.extras import needed
 from streaming.storage.pool import Pool
 from streaming.storage.settings import StoreSettings
@@ -35,6 +34,7 @@ from streaming.storage.sftp_session import (
     SftpSession,
 )
 from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.transport import read_timeout_s
 from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
 from streaming.storage.url import Bucket
 

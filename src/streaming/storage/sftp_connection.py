@@ -14,10 +14,10 @@ from streaming.errors import (
     StorageError,
     StoreUnreachableError,
 )
-from streaming.storage.client_options import connect_timeout_s
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.sftp_session import SftpSession
+from streaming.storage.transport import connect_timeout_s
 from streaming.storage.url import Bucket
 
 if TYPE_CHECKING:

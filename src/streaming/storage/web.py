@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import itertools
 import os
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.storage.http_answers import Body, body_of, condition_for, url_of, version_of
+from streaming.storage.http_bodies import skipped
 from streaming.storage.http_client import HttpAnswer, HttpClient, HttpSettings
 from streaming.storage.meaning import Asked
 from streaming.storage.options import options_for
@@ -157,18 +157,6 @@ def _who_asks(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[str,
         headers["Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"
         said.append("the user of the URL" if is_in_url else "the user of storage_options")
     return headers, " and ".join(said) or "no credentials"
-
-
-def skipped(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
-    """The same bytes without the first ones."""
-    if not n_bytes:
-        yield from chunks
-        return
-    for chunk in chunks:
-        if n_bytes < len(chunk):
-            yield from itertools.chain((chunk[n_bytes:],), chunks)
-            return
-        n_bytes -= len(chunk)
 
 
 def _taken(chunks: Iterator[bytes], n_bytes: int) -> bytes:

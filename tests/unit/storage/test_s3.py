@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import OptionError
-from streaming.storage.client_options import read_timeout_s
 from streaming.storage.environment import variables_of_stores
 from streaming.storage.s3_settings import Identity, Keys, s3_settings
 from streaming.storage.settings import StoreSettings
+from streaming.storage.transport import read_timeout_s
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere"}
 

@@ -20,7 +20,7 @@ from streaming.errors import (
     StoreUnreachableError,
 )
 from streaming.storage.connect import Stores
-from streaming.storage.filesystem import FileSystemStore, open_filesystem
+from streaming.storage.filesystems.fsspec import FileSystemStore, open_filesystem
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket

@@ -21,8 +21,8 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.hub import HubStore, open_hub
-from streaming.storage.hub_place import hub_place
+from streaming.storage.hub.place import hub_place
+from streaming.storage.hub.store import HubStore, open_hub
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket

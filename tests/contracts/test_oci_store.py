@@ -19,10 +19,10 @@ from streaming.errors import (
     StoreBusyError,
     TransferDamagedError,
 )
-from streaming.storage.bucket_store import BucketStore
+from streaming.storage.buckets.store import BucketStore
 from streaming.storage.connect import Stores, open_store
-from streaming.storage.oci import OciStore, oci_s3
-from streaming.storage.oci_login import OciLogin, oci_login
+from streaming.storage.oci.login import OciLogin, oci_login
+from streaming.storage.oci.store import OciStore, oci_s3
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket, parse_remote

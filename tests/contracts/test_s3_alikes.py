@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from streaming.errors import ObjectForbiddenError, OptionError
+from streaming.storage.buckets.s3_alikes import S3Alike, oss, r2
 from streaming.storage.connect import Stores
-from streaming.storage.s3_alikes import S3Alike, oss, r2
 from streaming.storage.store import Store
 from streaming.testing.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from streaming.testing.store_contract import StoreContract

@@ -22,8 +22,8 @@ from streaming.errors import (
 )
 from streaming.storage.connect import Stores
 from streaming.storage.settings import StoreSettings
-from streaming.storage.sftp import N_CONNECTIONS, SftpStore, open_sftp
-from streaming.storage.sftp_connection import login_of
+from streaming.storage.sftp.connection import login_of
+from streaming.storage.sftp.store import N_CONNECTIONS, SftpStore, open_sftp
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket
 from streaming.testing.sftp import SftpServer

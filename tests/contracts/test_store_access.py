@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from streaming.errors import ObjectForbiddenError, OptionError, StoreUnreachableError
+from streaming.storage.buckets.region import region_of
 from streaming.storage.connect import Stores
-from streaming.storage.region import region_of
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.testing.azure import AzureServer, account_key

@@ -13,7 +13,7 @@ import pytest
 from streaming.storage.connect import Stores
 from streaming.storage.local import FolderStore
 from streaming.storage.store import Store
-from streaming.storage.web import WebStore
+from streaming.storage.web.store import WebStore
 from streaming.testing.azure import AzureServer
 from streaming.testing.memory import MemoryStore
 from streaming.testing.s3 import ACCESS_KEY, SECRET_KEY, S3Server

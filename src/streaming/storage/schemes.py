@@ -69,13 +69,18 @@ _SFTP: Final = frozenset({"user", "password", "key_file", "key_passphrase", "kno
 _HUB: Final = _TRANSPORT | {"endpoint", "token"}
 _DATABRICKS: Final = _TRANSPORT | {"endpoint", "token", "client_id", "client_secret", "profile"}
 
-_GCS_OPENER: Final = "streaming.storage.gcs:open_gcs"
-_AZURE_OPENER: Final = "streaming.storage.azure:open_azure"
-_DATABRICKS_OPENER: Final = "streaming.storage.databricks:open_databricks"
-_HDFS_OPENER: Final = "streaming.storage.hdfs:open_hdfs"
-_OCI_OPENER: Final = "streaming.storage.oci:open_oci"
-_SFTP_OPENER: Final = "streaming.storage.sftp:open_sftp"
-_WEB_OPENER: Final = "streaming.storage.web:open_web"
+_S3_OPENER: Final = "streaming.storage.buckets.s3:open_s3"
+_OSS_OPENER: Final = "streaming.storage.buckets.s3_alikes:open_oss"
+_R2_OPENER: Final = "streaming.storage.buckets.s3_alikes:open_r2"
+_GCS_OPENER: Final = "streaming.storage.buckets.gcs:open_gcs"
+_AZURE_OPENER: Final = "streaming.storage.buckets.azure:open_azure"
+_WEB_OPENER: Final = "streaming.storage.web.store:open_web"
+_HUB_OPENER: Final = "streaming.storage.hub.store:open_hub"
+_DATABRICKS_OPENER: Final = "streaming.storage.databricks.store:open_databricks"
+_OCI_OPENER: Final = "streaming.storage.oci.store:open_oci"
+_SFTP_OPENER: Final = "streaming.storage.sftp.store:open_sftp"
+_HDFS_OPENER: Final = "streaming.storage.filesystems.hdfs:open_hdfs"
+_FSSPEC_OPENER: Final = "streaming.storage.filesystems.fsspec:open_filesystem"
 
 _NO_ALIPAN: Final = (
     "Alibaba's cloud drive has no published interface for programs: what there is follows its web page, and cannot be "
@@ -85,7 +90,7 @@ _NO_ALIPAN: Final = (
 
 _BUCKET, _HOST, _NONE = Authority.BUCKET, Authority.HOST, Authority.NONE
 _BUILT_IN: Final[Mapping[str, Scheme]] = {
-    "s3": Scheme(_BUCKET, "s3://bucket/prefix", "streaming.storage.s3:open_s3", _S3, is_shared=True),
+    "s3": Scheme(_BUCKET, "s3://bucket/prefix", _S3_OPENER, _S3, is_shared=True),
     "gs": Scheme(_BUCKET, "gs://bucket/prefix", _GCS_OPENER, _GCS, is_shared=True),
     "gcs": Scheme(_BUCKET, "gcs://bucket/prefix", _GCS_OPENER, _GCS, is_shared=True),
     "azure": Scheme(_BUCKET, "azure://container/prefix", _AZURE_OPENER, _AZURE, is_azure=True),
@@ -96,10 +101,10 @@ _BUILT_IN: Final[Mapping[str, Scheme]] = {
     "http": Scheme(_HOST, "http://host/folder", _WEB_OPENER, _WEB),
     "https": Scheme(_HOST, "https://host/folder", _WEB_OPENER, _WEB),
     "oci": Scheme(_BUCKET, "oci://bucket@namespace/prefix", _OCI_OPENER, _ALIKE | {"profile"}, is_shared=True),
-    "oss": Scheme(_BUCKET, "oss://bucket/prefix", "streaming.storage.s3_alikes:open_oss", _ALIKE, is_shared=True),
-    "r2": Scheme(_BUCKET, "r2://bucket/prefix", "streaming.storage.s3_alikes:open_r2", _ALIKE, is_shared=True),
+    "oss": Scheme(_BUCKET, "oss://bucket/prefix", _OSS_OPENER, _ALIKE, is_shared=True),
+    "r2": Scheme(_BUCKET, "r2://bucket/prefix", _R2_OPENER, _ALIKE, is_shared=True),
     "sftp": Scheme(_HOST, "sftp://user@host/folder", _SFTP_OPENER, _SFTP, is_shared=True),
-    "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", "streaming.storage.hub:open_hub", _HUB),
+    "hf": Scheme(_BUCKET, "hf://datasets/organisation/name/folder", _HUB_OPENER, _HUB),
     "hdfs": Scheme(Authority.ANY, "hdfs://namenode/folder", _HDFS_OPENER, None, is_shared=True),
     "dbfs": Scheme(_NONE, "dbfs:/Volumes/catalog/schema/volume", _DATABRICKS_OPENER, _DATABRICKS),
     "alipan": Scheme(_NONE, "alipan:///folder", None, instead=_NO_ALIPAN),
@@ -134,7 +139,7 @@ def _of_fsspec(name: str) -> Scheme | None:
 
     if name not in known_implementations:
         return None
-    return Scheme(Authority.ANY, f"{name}://place/folder", "streaming.storage.filesystem:open_filesystem", None)
+    return Scheme(Authority.ANY, f"{name}://place/folder", _FSSPEC_OPENER, None)
 
 
 def _foreign(name: str, opener: str) -> Scheme:

@@ -14,6 +14,7 @@ from streaming.errors import OptionError
 from streaming.storage import register_all, register_store, registered_stores, registry
 from streaming.storage.connect import Stores
 from streaming.storage.options import checked_options
+from streaming.storage.schemes import known_schemes, scheme_named
 from streaming.storage.url import Bucket, parse_remote
 from streaming.testing.memory import MemoryStore
 
@@ -40,6 +41,15 @@ def test_a_registration_goes_before_a_store_of_ours() -> None:
     """The user says so in so many words."""
     register_store("s3", OPENER)
     assert isinstance(Stores({}).open("s3://bucket/x", 5.0), MemoryStore)
+
+
+@pytest.mark.parametrize("scheme", [*known_schemes(), "ftp"])
+def test_every_opener_of_the_table_can_be_imported(scheme: str) -> None:
+    """They are texts, so nothing else would tell before a URL is opened; `ftp` stands for what fsspec knows."""
+    row = scheme_named(scheme)
+    assert row is not None
+    assert row.opener is not None
+    assert callable(registry.load_opener(scheme, row.opener))
 
 
 def test_registrations_travel_as_texts() -> None:

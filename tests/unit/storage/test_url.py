@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import OptionError
-from streaming.storage.azure_settings import AzurePlace, azure_place
 from streaming.storage.url import Bucket, Folder, join_remote, parse_remote
 
 ODD = {  # what follows the authority → the prefix; nothing is decoded or normalised but the slashes at the ends
@@ -72,26 +71,6 @@ REFUSED = [
     "nonsense://x",
     "a\0b",
 ]
-AZURE = {
-    "azure://box/a/b": AzurePlace("box", "a/b", None, None),
-    "az://box": AzurePlace("box", "", None, None),
-    "azure-dl://box/a": AzurePlace("box", "a", None, None),
-    "azure://acc.blob.core.windows.net/box/a b/c": AzurePlace(
-        "box", "a b/c", "acc", "https://acc.blob.core.windows.net"
-    ),
-    "azure://acc.blob.core.windows.net/box": AzurePlace("box", "", "acc", "https://acc.blob.core.windows.net"),
-    "azure://acc.blob.core.windows.net/box//a": AzurePlace("box", "a", "acc", "https://acc.blob.core.windows.net"),
-    "azure://acc.z13.blob.storage.azure.net/box/a": AzurePlace(
-        "box", "a", "acc", "https://acc.z13.blob.storage.azure.net"
-    ),
-    "azure-dl://acc.dfs.core.chinacloudapi.cn/box/a": AzurePlace(
-        "box", "a", "acc", "https://acc.blob.core.chinacloudapi.cn"
-    ),
-    "azure://acc.blob/box/a": AzurePlace("box", "a", "acc", None),
-    "abfs://box@acc.dfs.core.windows.net/a": AzurePlace("box", "a", "acc", "https://acc.blob.core.windows.net"),
-    "abfss://box@acc/a": AzurePlace("box", "a", "acc", None),
-    "abfs://box/a": AzurePlace("box", "a", None, None),
-}
 
 
 @pytest.mark.parametrize(("remote", "expected"), (BUCKETS | HOSTS).items())
@@ -155,23 +134,6 @@ def test_a_location_reads_back_as_itself(remote: str) -> None:
     """What a location is shown as means the same location."""
     location = parse_remote(remote)
     assert parse_remote(str(location)) == location
-
-
-@pytest.mark.parametrize(("remote", "expected"), AZURE.items())
-def test_a_dot_tells_an_account_from_a_container(remote: str, expected: AzurePlace) -> None:
-    """Both forms of the predecessor, its reader's and its writer's, mean one place for both."""
-    location = parse_remote(remote)
-    assert isinstance(location, Bucket)
-    assert azure_place(location) == expected
-
-
-@pytest.mark.parametrize("remote", ["azure://files.example.com/box/a", "azure://127.0.0.1:10000/acc/box"])
-def test_a_host_that_is_no_accounts_is_refused(remote: str) -> None:
-    """The error says how another host is named."""
-    location = parse_remote(remote)
-    assert isinstance(location, Bucket)
-    with pytest.raises(OptionError, match="`endpoint`"):
-        azure_place(location)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Buckets of S3 and its like, Google and Azure, by obstore's client."""

@@ -1,0 +1,150 @@
+"""Opening a bucket of S3, or of what speaks its protocol."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from streaming.errors import MissingExtraError, ObjectForbiddenError
+from streaming.storage.buckets.client_options import NO_RETRIES, client_options
+from streaming.storage.buckets.machine import has_aws_role
+from streaming.storage.buckets.region import DEFAULT_REGION, region_of
+from streaming.storage.buckets.s3_settings import Identity, Keys, S3Settings, s3_settings
+from streaming.storage.buckets.store import BucketStore
+from streaming.storage.common.meaning import Asked
+from streaming.storage.options import options_for
+from streaming.storage.settings import StoreSettings
+from streaming.storage.url import Bucket
+
+_ACL_BYTES: Final = 1 << 29  # of an upload with an ACL, which goes in one request
+
+
+def open_s3(location: Bucket, settings: StoreSettings) -> BucketStore:
+    """An Opener, for `s3://`."""
+    options = options_for(location, settings.options)
+    found = s3_settings(location.name, settings.environment, options, for_uploads=settings.for_uploads)
+    if found.identity is Identity.INSTANCE and not has_aws_role(found.metadata_endpoint):
+        found = replace(found, identity=Identity.NOBODY)
+    if found.region is None and found.identity is Identity.PROFILE:
+        found = replace(found, region=_session(found.profile).region_name)
+    if found.region is None and found.endpoint is None:
+        found = replace(found, region=region_of(location.name, settings, options))
+    return open_s3_bucket(location, found, settings, options)
+
+
+def open_s3_bucket(
+    location: Bucket,
+    found: S3Settings,
+    settings: StoreSettings,
+    options: dict[str, Any],
+    *,
+    identity: str | None = None,
+    is_aws: bool = True,
+) -> BucketStore:
+    """The bucket, reached as `found` says; for other services that speak S3's protocol too.
+
+    `identity` completes "asked with …" in errors, where S3's own words would mislead. `is_aws=False` keeps to what all
+    such services know.
+    """
+    asked = Asked(
+        location.shown,
+        found.shown_endpoint,
+        identity or found.identity.value,
+        has_credentials=found.identity.has_credentials,
+    )
+    # A header that AWS wants signed, which the client does. It goes with every request of this store, and AWS takes it
+    # with a whole object only, not with a part of one; hence the single requests.
+    headers = {"x-amz-acl": found.canned_acl} if found.canned_acl else None
+    http = client_options(settings, options, endpoint=found.endpoint, headers=headers)
+    arguments = _arguments(location, found, is_aws=is_aws)
+    provider = _provider(found)
+
+    def connect() -> Any:
+        from obstore.store import S3Store
+
+        return S3Store(
+            location.name.partition("@")[0],
+            prefix=location.prefix or None,
+            client_options=http,
+            retry_config=NO_RETRIES,
+            credential_provider=provider,
+            **arguments,
+        )
+
+    return BucketStore(asked, connect, single_put_bytes=_ACL_BYTES if headers else 0)
+
+
+def _arguments(location: Bucket, found: S3Settings, *, is_aws: bool) -> dict[str, Any]:
+    """Everything that the client would else look for in its environment is said."""
+    arguments: dict[str, Any] = {
+        "region": found.region or DEFAULT_REGION,
+        "metadata_endpoint": found.metadata_endpoint,
+        "skip_signature": not found.identity.has_credentials,
+        "request_payer": found.requester_pays,
+        "virtual_hosted_style_request": found.is_virtual_hosted,
+    }
+    endpoint = found.endpoint
+    if endpoint is not None:
+        if found.is_virtual_hosted:
+            scheme, _, host = endpoint.partition("://")
+            endpoint = f"{scheme}://{location.name.partition('@')[0]}.{host}"
+        # Both names: the second would else be read from the environment and win.
+        arguments |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
+    if not is_aws:
+        arguments["disable_bulk_delete"] = True
+    return arguments
+
+
+def _provider(found: S3Settings) -> Any:
+    """Who gives the client its keys; None: it finds them itself."""
+    if found.keys is not None:
+        return _Constant(found.keys)
+    if found.identity is Identity.PROFILE:
+        return _profile(found.profile)
+    return None
+
+
+class _Constant:
+    """Keys as they were given: the client would mix them with a session token of the environment."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def __call__(self) -> dict[str, Any]:
+        return {
+            "access_key_id": self._keys.access_key_id,
+            "secret_access_key": self._keys.secret_access_key,
+            "token": self._keys.session_token,
+            "expires_at": None,
+        }
+
+
+def _profile(name: str | None) -> Any:
+    """AWS profiles, which obstore does not read, through boto3."""
+    session = _session(name)
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    try:
+        provider = Boto3CredentialProvider(session)
+    except Exception as error:
+        raise _no_profile(name, error) from error
+    return lambda: provider()  # a provider with a region of its own would contradict the one that is set
+
+
+def _session(name: str | None) -> Any:
+    try:
+        import boto3
+    except ImportError as error:
+        raise MissingExtraError(
+            package="boto3", extra="aws-profile", purpose="reading an AWS profile (AWS_PROFILE or ~/.aws/credentials)"
+        ) from error
+    try:
+        return boto3.Session(profile_name=name)
+    except Exception as error:
+        raise _no_profile(name, error) from error
+
+
+def _no_profile(name: str | None, error: Exception) -> ObjectForbiddenError:
+    return ObjectForbiddenError(
+        f"the AWS profile {name or 'default'!r} gives no credentials: {error}; check AWS_PROFILE and ~/.aws"
+    )

@@ -1,0 +1,150 @@
+"""How to reach an S3 bucket, from `storage_options` and the environment: pure.
+
+Options go before the environment. `S3_ENDPOINT_URL` goes before the AWS variables for an endpoint, as in the
+predecessor. Everything else is named as AWS names it.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streaming.errors import OptionError
+from streaming.storage.common.transport import check_endpoint
+
+
+class Identity(enum.Enum):
+    """Who asks, by where the credentials come from; the value completes the sentence "asked with …"."""
+
+    OPTIONS = "the keys of storage_options"
+    ANONYMOUS = "no credentials, as `anonymous` in storage_options demands"
+    UNSIGNED = "no credentials, as AWS_SKIP_SIGNATURE demands"
+    KEYS = "the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment"
+    WEB_IDENTITY = "the web identity of AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN"
+    PROFILE = "the AWS profile of this user"
+    CONTAINER = "the credentials of this container (AWS_CONTAINER_CREDENTIALS_…)"
+    INSTANCE = "the role of this machine (instance metadata)"
+    NOBODY = "no credentials: no AWS_… keys are set, there is no profile, and this machine has no role"
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether requests are signed."""
+        return self not in (Identity.ANONYMOUS, Identity.UNSIGNED, Identity.NOBODY)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What signs a request."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(repr=False, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """Where the bucket is and how to ask it. Shows no secret."""
+
+    endpoint: str | None  # None: AWS itself
+    region: str | None  # None: to be found out
+    identity: Identity  # INSTANCE: still to be found out, by asking the machine
+    keys: Keys | None
+    profile: str | None
+    metadata_endpoint: str
+    requester_pays: bool
+    is_virtual_hosted: bool
+    canned_acl: str | None
+
+    @property
+    def shown_endpoint(self) -> str:
+        """For messages."""
+        return self.endpoint or f"https://s3.{self.region or 'us-east-1'}.amazonaws.com"
+
+
+def s3_settings(
+    bucket: str,
+    environment: Mapping[str, str],
+    options: Mapping[str, Any] | None = None,
+    *,
+    for_uploads: bool = False,
+) -> S3Settings:
+    """How options (checked) and variables say that `bucket` is reached. Raises OptionError."""
+    options = options or {}
+    identity = _identity(options, environment)
+    return S3Settings(
+        endpoint=_endpoint(options, environment),
+        region=options.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or None,
+        identity=identity,
+        keys=_keys(identity, options, environment),
+        profile=options.get("profile") or environment.get("AWS_PROFILE") or None,
+        metadata_endpoint=(
+            environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+            or environment.get("AWS_METADATA_ENDPOINT")
+            or "http://169.254.169.254"
+        ).rstrip("/"),
+        requester_pays=options.get(
+            "requester_pays", bucket in environment.get("MOSAICML_STREAMING_AWS_REQUESTER_PAYS", "").split(",")
+        ),
+        is_virtual_hosted=options.get("virtual_hosted_style", False),
+        canned_acl=environment.get("S3_CANNED_ACL") or None if for_uploads else None,
+    )
+
+
+def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    if "endpoint" in options:
+        return check_endpoint(options["endpoint"], named="`endpoint` in storage_options")
+    for name in ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if url := environment.get(name):
+            return check_endpoint(url, named=f"the S3 endpoint {name}")
+    return None
+
+
+def _identity(options: Mapping[str, Any], environment: Mapping[str, str]) -> Identity:
+    """The first source of credentials: the stream's options, then the order in which AWS's own tools look."""
+    given = {"access_key_id", "secret_access_key", "session_token"} & set(options)
+    if options.get("anonymous"):
+        if given or "profile" in options:
+            raise OptionError("storage_options: 'anonymous' goes with no keys and no profile")
+        return Identity.ANONYMOUS
+    if given:
+        if not {"access_key_id", "secret_access_key"} <= given or "profile" in options:
+            raise OptionError(
+                "storage_options: keys are an 'access_key_id' and a 'secret_access_key', both (and a 'session_token', "
+                "if they are temporary), and no 'profile'"
+            )
+        return Identity.OPTIONS
+    if "profile" in options:
+        return Identity.PROFILE
+    if environment.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on"):
+        return Identity.UNSIGNED
+    if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
+        return Identity.KEYS
+    if environment.get("AWS_WEB_IDENTITY_TOKEN_FILE") and environment.get("AWS_ROLE_ARN"):
+        return Identity.WEB_IDENTITY
+    if environment.get("AWS_PROFILE") or os.path.isfile(_credentials_file(environment)):
+        return Identity.PROFILE
+    if any(environment.get(f"AWS_CONTAINER_CREDENTIALS_{kind}_URI") for kind in ("RELATIVE", "FULL")):
+        return Identity.CONTAINER
+    if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        return Identity.NOBODY
+    return Identity.INSTANCE
+
+
+def _keys(identity: Identity, options: Mapping[str, Any], environment: Mapping[str, str]) -> Keys | None:
+    if identity is Identity.OPTIONS:
+        return Keys(options["access_key_id"], options["secret_access_key"], options.get("session_token"))
+    if identity is Identity.KEYS:
+        return Keys(
+            environment["AWS_ACCESS_KEY_ID"],
+            environment["AWS_SECRET_ACCESS_KEY"],
+            environment.get("AWS_SESSION_TOKEN") or None,
+        )
+    return None
+
+
+def _credentials_file(environment: Mapping[str, str]) -> str:
+    named = environment.get("AWS_SHARED_CREDENTIALS_FILE")
+    return named or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".aws", "credentials")

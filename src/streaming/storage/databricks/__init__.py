@@ -1,0 +1,1 @@
+"""Databricks: files of Unity Catalog, and the older DBFS."""

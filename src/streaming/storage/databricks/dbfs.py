@@ -1,0 +1,126 @@
+"""DBFS, Databricks' older file system, by its HTTP interface: 1 MiB of a file in each answer, base64 in JSON."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
+from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
+from streaming.storage.web.client import HttpClient
+
+_BLOCK_BYTES: Final = 1 << 20  # all that one request may ask for, or bring
+
+
+class DbfsStore:
+    """Files below a folder of DBFS."""
+
+    def __init__(self, client: HttpClient, host: str, path: str) -> None:
+        self._client, self._path, self._api = client, path, f"{host}/api/2.0/dbfs"
+
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store."""
+        facts = self._facts(name, version)
+        return Content(facts, offset, self._blocks(name, offset, facts.n_bytes))
+
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
+        """See Store."""
+        facts = self._facts(name, version)
+        data = b"".join(self._blocks(name, begin, min(end, facts.n_bytes)))
+        if len(data) != end - begin:
+            raise TransferDamagedError(
+                f"{self._shown(name)} has {facts.n_bytes} bytes; bytes {begin} to {end} were asked for: was it cut?"
+            )
+        return Part(facts, data)
+
+    def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
+        """See Store. DBFS does not move onto what is there: for a moment between, a file that is replaced is gone."""
+        target = self._whole(name)
+        temporary = temporary_beside(target)
+        with open_upload(path, self._shown(name)) as file:
+            self._post("mkdirs", name, path=target.rpartition("/")[0] or "/")
+            try:
+                self._write(name, temporary, file, moved)
+                self.delete(name)
+                self._post("move", name, source_path=temporary, destination_path=target)
+            except BaseException:
+                with contextlib.suppress(StorageError):
+                    self._post("delete", name, path=temporary)
+                raise
+
+    def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """See Store. Hidden temporaries of writers are no objects."""
+        folders = [self._whole(prefix)]
+        while folders:
+            folder = folders.pop()
+            try:
+                entries = self._get("list", prefix, path=folder or "/").get("files", ())
+            except ObjectMissingError:
+                continue
+            for entry in entries:
+                path = entry["path"]
+                if entry.get("is_dir"):
+                    folders.append(path)
+                elif path != folder and not is_temporary(path):
+                    yield _facts_of(path[len(self._path) + 1 :], entry)
+
+    def head(self, name: str) -> ObjectFacts:
+        """See Store."""
+        return self._facts(name, None)
+
+    def delete(self, name: str) -> None:
+        """See Store."""
+        with contextlib.suppress(ObjectMissingError):
+            self._post("delete", name, path=self._whole(name))
+
+    def _facts(self, name: str, version: str | None) -> ObjectFacts:
+        told = self._get("get-status", name, path=self._whole(name))
+        if told.get("is_dir"):
+            raise ObjectMissingError(f"{self._shown(name)} is a folder; check the path")
+        facts = _facts_of(name, told)
+        if version is not None and version != facts.version:
+            raise TransferDamagedError(f"{self._shown(name)} changed while it was read; check who writes to it")
+        return facts
+
+    def _blocks(self, name: str, begin: int, end: int) -> Iterator[bytes]:
+        while begin < end:
+            length = min(_BLOCK_BYTES, end - begin)
+            told = self._get("read", name, path=self._whole(name), offset=begin, length=length)
+            data = base64.b64decode(told.get("data", ""))
+            if not data:
+                raise TransferDamagedError(f"{self._shown(name)} was cut to {begin} bytes while it was read")
+            begin += len(data)
+            yield data
+
+    def _write(self, name: str, path: str, file: Any, moved: Callable[[int], None] | None) -> None:
+        handle, n_bytes = self._post("create", name, path=path, overwrite=False)["handle"], 0
+        while block := file.read(_BLOCK_BYTES):
+            self._post("add-block", name, handle=handle, data=base64.b64encode(block).decode())
+            n_bytes += len(block)
+            if moved is not None:
+                moved(n_bytes)
+        self._post("close", name, handle=handle)
+
+    def _get(self, call: str, name: str, **fields: Any) -> Any:
+        query = urllib.parse.urlencode(fields, quote_via=urllib.parse.quote)
+        return json.loads(self._client.ask("GET", f"{self._api}/{call}?{query}", name=name).read())
+
+    def _post(self, call: str, name: str, **fields: Any) -> Any:
+        headers, body = {"Content-Type": "application/json"}, json.dumps(fields).encode()
+        answer = self._client.ask("POST", f"{self._api}/{call}", name=name, headers=headers, body=body)
+        return json.loads(answer.read() or b"{}")
+
+    def _whole(self, name: str) -> str:
+        return f"{self._path}/{name}" if name else self._path
+
+    def _shown(self, name: str) -> str:
+        return f"dbfs:{self._whole(name)}"
+
+
+def _facts_of(name: str, told: dict[str, Any]) -> ObjectFacts:
+    return ObjectFacts(name, int(told["file_size"]), f"{told.get('modification_time', 0)}-{told['file_size']}")

@@ -1,0 +1,1 @@
+"""File systems of others: HDFS, and whatever fsspec knows."""

@@ -1,0 +1,1 @@
+"""Data sets on the Hugging Face hub."""

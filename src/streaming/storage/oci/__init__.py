@@ -1,0 +1,1 @@
+"""Oracle's Object Storage."""

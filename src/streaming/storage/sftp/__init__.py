@@ -1,0 +1,1 @@
+"""Folders of a machine that is reached by SSH."""

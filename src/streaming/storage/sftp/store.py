@@ -1,0 +1,279 @@
+"""`sftp://[user[:password]@]host[:port]/path` through paramiko (extra `sftp`).
+
+The path is absolute on the server. What cannot stand in the URL as user or password is percent-encoded there, or goes
+into `storage_options`. A host whose key is not among the known ones is refused. Each call has a connection of its own
+from a bounded pool; a broken one is dropped, and the next call makes another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import stat
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Final
+
+from streaming.errors import (
+    ObjectForbiddenError,
+    ObjectMissingError,
+    StorageError,
+    StoreUnreachableError,
+    TransferDamagedError,
+)
+from streaming.storage.common.extras import needed
+from streaming.storage.common.pool import Pool
+from streaming.storage.common.transport import read_timeout_s
+from streaming.storage.settings import StoreSettings
+from streaming.storage.sftp.connection import Connection, Login, connected, login_of
+from streaming.storage.sftp.session import (
+    NO_SUCH_FILE,
+    PERMISSION_DENIED,
+    SftpAttributes,
+    SftpBrokenError,
+    SftpRefusedError,
+    SftpSession,
+)
+from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
+from streaming.storage.url import Bucket
+
+N_CONNECTIONS: Final = 16  # to one server: as many as the fetcher has transfers
+_PATIENCE_S: Final = 600.0  # of one who waits for others to end
+_CHUNK_BYTES: Final = 1 << 20
+
+
+def open_sftp(location: Bucket, settings: StoreSettings) -> SftpStore:
+    """An Opener, for `sftp://`. Connects when first used."""
+    login = login_of(location, settings)
+    needed("paramiko", package="paramiko", extra="sftp", purpose="sftp://")
+    silence_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
+    pool = Pool(
+        lambda: connected(login, silence_s),
+        limit=N_CONNECTIONS,
+        place=str(login),
+        patience_s=max(_PATIENCE_S, settings.timeout_s),
+        close=lambda connection: connection.client.close(),
+        is_alive=Connection.is_alive,
+        harmless=(StorageError, SftpRefusedError),
+    )
+    return SftpStore(login, "/" + location.prefix, pool)
+
+
+class SftpStore:
+    """The files below a folder of an SFTP server."""
+
+    def __init__(self, login: Login, folder: str, pool: Pool[Connection]) -> None:
+        self._login, self._folder, self._pool = login, folder, pool
+
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store."""
+        with self._told(name):
+            connection = self._pool.take()
+            with self._pool.settled_on_error(connection):
+                handle, facts = self._opened(connection.session, name, version)
+        # In no variable: what paramiko keeps of errors keeps this frame, and so would keep the chunks.
+        return Content(
+            facts, offset, _Chunks(connection, self._pool, handle, offset, facts.n_bytes, lambda: self._told(name))
+        )
+
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
+        """See Store."""
+        with self._session(name) as session:
+            handle, facts = self._opened(session, name, version)
+            data = b"".join(session.read(handle, begin, end))
+            session.close_handle(handle)
+        if len(data) != end - begin:
+            raise TransferDamagedError(
+                f"{self._shown(name)} has {facts.n_bytes} bytes; bytes up to {end} were asked for: was it cut?"
+            )
+        return Part(facts, data)
+
+    def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
+        """See Store."""
+        target = self._path(name)
+        temporary = temporary_beside(target)
+        with open_upload(path, self._shown(name)) as file, self._session(name) as session:
+            handle = self._new_file(session, target.rpartition("/")[0], temporary)
+            try:
+                n_bytes = session.write(handle, file, moved)
+                session.close_handle(handle)
+                self._make_newer(session, temporary, target, n_bytes)
+                session.replace(temporary, target)
+            except SftpRefusedError:
+                with contextlib.suppress(SftpRefusedError):
+                    session.remove(temporary)
+                raise
+
+    def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """See Store. Hidden temporaries of writers are no objects."""
+        folders = [prefix]
+        while folders:
+            folder = folders.pop()
+            with self._session(folder) as session:
+                found = self._in_folder(session, folder)
+            for name, attributes in found:
+                if stat.S_ISDIR(attributes.mode):
+                    folders.append(name)
+                elif stat.S_ISREG(attributes.mode):
+                    yield _facts(name, attributes)
+
+    def head(self, name: str) -> ObjectFacts:
+        """See Store."""
+        with self._session(name) as session:
+            return self._checked(name, session.stat(self._path(name)))
+
+    def delete(self, name: str) -> None:
+        """See Store."""
+        with self._session(name) as session:
+            try:
+                session.remove(self._path(name))
+            except SftpRefusedError as refusal:
+                if refusal.code != NO_SUCH_FILE:
+                    raise
+
+    @contextlib.contextmanager
+    def _session(self, name: str) -> Iterator[SftpSession]:
+        """A session for a block, whose errors become ours."""
+        with self._told(name), self._pool.borrowed() as connection:
+            yield connection.session
+
+    def _opened(self, session: SftpSession, name: str, version: str | None) -> tuple[bytes, ObjectFacts]:
+        handle = session.open_to_read(self._path(name))
+        try:
+            facts = self._checked(name, session.stat_handle(handle))
+            if version is not None and version != facts.version:
+                raise TransferDamagedError(f"{self._shown(name)} changed while it was read; check who writes to it")
+        except StorageError:
+            session.close_handle(handle)
+            raise
+        return handle, facts
+
+    def _checked(self, name: str, attributes: SftpAttributes) -> ObjectFacts:
+        if not stat.S_ISREG(attributes.mode):
+            raise ObjectMissingError(f"{self._shown(name)} is no file; check the path")
+        return _facts(name, attributes)
+
+    def _new_file(self, session: SftpSession, folder: str, path: str) -> bytes:
+        try:
+            return session.open_new(path)
+        except SftpRefusedError as refusal:
+            if refusal.code != NO_SUCH_FILE:
+                raise
+        parts = folder.split("/")
+        for n in range(2, len(parts) + 1):
+            with contextlib.suppress(SftpRefusedError):  # it exists; if not, the next line says what is wrong
+                session.make_folder("/".join(parts[:n]))
+        return session.open_new(path)
+
+    def _make_newer(self, session: SftpSession, path: str, target: str, n_bytes: int) -> None:
+        """Let the new file's version differ from the old one's: times have whole seconds here."""
+        try:
+            old = session.stat(target)
+        except SftpRefusedError:
+            return
+        new = session.stat(path)
+        if old.n_bytes == n_bytes and old.modified_s >= new.modified_s:
+            session.set_modified(path, new, old.modified_s + 1)
+
+    def _in_folder(self, session: SftpSession, folder: str) -> Sequence[tuple[str, SftpAttributes]]:
+        try:
+            entries = session.folder(self._path(folder))
+        except SftpRefusedError as refusal:
+            if refusal.code == NO_SUCH_FILE:
+                return []
+            raise
+        found = []
+        for last, attributes in entries:
+            if is_temporary(last):
+                continue
+            name = f"{folder}/{last}" if folder else last
+            if stat.S_ISLNK(attributes.mode):
+                with contextlib.suppress(SftpRefusedError):
+                    aim = session.stat(self._path(name))
+                    if stat.S_ISREG(aim.mode):  # linked folders are not entered, lest they lead in circles
+                        found.append((name, aim))
+            else:
+                found.append((name, attributes))
+        return found
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder.rstrip('/')}/{name}" if name else self._folder
+
+    def _shown(self, name: str) -> str:
+        return f"{self._login}{self._path(name)}"
+
+    @contextlib.contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        """Errors of the server and of the way to it as ours."""
+        try:
+            yield
+        except (StorageError, GeneratorExit):
+            raise
+        except SftpRefusedError as refusal:
+            if refusal.code == NO_SUCH_FILE:
+                raise ObjectMissingError(f"{self._shown(name)} does not exist; check the path") from refusal
+            if refusal.code == PERMISSION_DENIED:
+                raise ObjectForbiddenError(
+                    f"{self._shown(name)}: the server refuses it to the user {self._login.user!r}; check its owner "
+                    "and mode"
+                ) from refusal
+            raise StorageError(f"{self._shown(name)}: the server answered: {refusal}") from refusal
+        except (SftpBrokenError, EOFError, OSError) as error:
+            raise StoreUnreachableError(
+                f"{self._shown(name)}: the connection broke ({str(error) or type(error).__name__}); check the network "
+                "and the server"
+            ) from error
+
+
+class _Chunks(Iterator[bytes]):
+    """A file's bytes in order. Has the connection until the end; one who stops before costs it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        pool: Pool[Connection],
+        handle: bytes,
+        begin: int,
+        end: int,
+        told: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._connection, self._pool, self._handle, self._told = connection, pool, handle, told
+        self._blocks = connection.session.read(handle, begin, end)
+        self._over = weakref.finalize(self, _forget, pool, connection, handle, self._blocks)
+        self._over.atexit = False
+
+    def __next__(self) -> bytes:
+        if not self._over.alive:
+            raise StopIteration
+        blocks, n_bytes = list[bytes](), 0
+        try:
+            with self._told():
+                while n_bytes < _CHUNK_BYTES and (block := next(self._blocks, None)) is not None:
+                    blocks.append(block)
+                    n_bytes += len(block)
+                if n_bytes < _CHUNK_BYTES:
+                    self._connection.session.close_handle(self._handle)
+        except BaseException:
+            self._over.detach()
+            self._pool.drop(self._connection)
+            raise
+        if n_bytes < _CHUNK_BYTES:
+            self._over.detach()
+            self._pool.give_back(self._connection)
+        if not blocks:
+            raise StopIteration
+        return b"".join(blocks)
+
+
+def _forget(pool: Pool[Connection], connection: Connection, handle: bytes, blocks: Generator[bytes]) -> None:
+    """What a dropped `_Chunks` had: a session is good as long as nothing was asked for."""
+    if inspect.getgeneratorstate(blocks) == inspect.GEN_CREATED:
+        connection.session.forget_handle(handle)
+        pool.give_back(connection)
+    else:
+        pool.drop(connection)
+
+
+def _facts(name: str, attributes: SftpAttributes) -> ObjectFacts:
+    return ObjectFacts(name, attributes.n_bytes, f"{attributes.modified_s}-{attributes.n_bytes}")

@@ -1,0 +1,115 @@
+"""What the environment says about reaching a bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import OptionError
+from streaming.storage.buckets.s3_settings import Identity, Keys, s3_settings
+from streaming.storage.settings import StoreSettings
+
+KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere"}
+
+
+def test_the_endpoint_of_the_predecessor_goes_first() -> None:
+    """Then the one for S3, then the one for all of AWS; none is AWS itself."""
+    urls = {
+        "S3_ENDPOINT_URL": "http://a",
+        "AWS_ENDPOINT_URL_S3": "https://b/",
+        "AWS_ENDPOINT_URL": "https://c",
+    }
+    seen = []
+    while True:
+        settings = s3_settings("bucket", KEYS | urls)
+        seen.append((settings.endpoint, settings.shown_endpoint))
+        if not urls:
+            break
+        urls.pop(next(iter(urls)))
+    assert seen == [
+        ("http://a", "http://a"),
+        ("https://b", "https://b"),
+        ("https://c", "https://c"),
+        (None, "https://s3.us-east-1.amazonaws.com"),
+    ]
+    with pytest.raises(OptionError, match="http"):
+        s3_settings("bucket", KEYS | {"S3_ENDPOINT_URL": "localhost:9000"})
+
+
+def test_credentials_are_looked_for_where_aws_looks(tmp_path: Path) -> None:
+    """Each source counts only without those before it."""
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text("[default]\n")
+    home, empty = {"HOME": str(tmp_path)}, {"HOME": "/nowhere"}
+    web = {"AWS_WEB_IDENTITY_TOKEN_FILE": "f", "AWS_ROLE_ARN": "r"}
+    container = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "u"}
+    cases = [
+        (KEYS | home | web | {"AWS_SKIP_SIGNATURE": "true"}, Identity.UNSIGNED),
+        (KEYS | home | web | {"AWS_PROFILE": "p"}, Identity.KEYS),
+        (home | web, Identity.WEB_IDENTITY),
+        (home | container, Identity.PROFILE),
+        (empty | {"AWS_PROFILE": "p"}, Identity.PROFILE),
+        (empty | {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / ".aws" / "credentials")}, Identity.PROFILE),
+        (empty | container, Identity.CONTAINER),
+        (empty, Identity.INSTANCE),
+        (empty | {"AWS_EC2_METADATA_DISABLED": "true"}, Identity.NOBODY),
+        (empty | {"AWS_ACCESS_KEY_ID": "half"}, Identity.INSTANCE),
+    ]
+    for environment, expected in cases:
+        assert s3_settings("bucket", environment).identity is expected, environment
+
+
+def test_other_variables_are_honoured() -> None:
+    """Regions, buckets whose reader pays, the ACL of what is uploaded."""
+    environment = KEYS | {
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "MOSAICML_STREAMING_AWS_REQUESTER_PAYS": "one,two",
+        "S3_CANNED_ACL": "public-read",
+    }
+    settings = s3_settings("two", environment)
+    assert (settings.region, settings.requester_pays, settings.canned_acl) == ("eu-west-1", True, None)
+    assert not s3_settings("three", environment).requester_pays
+    assert s3_settings("two", environment, for_uploads=True).canned_acl == "public-read"
+    assert s3_settings("two", KEYS).region is None
+
+
+def test_options_go_before_the_environment() -> None:
+    """Keys of the environment are not mixed with those of the options, nor is its session token."""
+    environment = KEYS | {"AWS_SESSION_TOKEN": "t", "AWS_REGION": "here", "S3_ENDPOINT_URL": "http://a"}
+    options = {"access_key_id": "mine", "secret_access_key": "too", "region": "there", "endpoint": "https://b/"}
+    settings = s3_settings("bucket", environment, options)
+    assert (settings.keys, settings.region, settings.endpoint) == (Keys("mine", "too", None), "there", "https://b")
+    assert settings.identity is Identity.OPTIONS
+    assert s3_settings("bucket", environment).keys == Keys("k", "s", "t")
+    anonymous = s3_settings("bucket", environment, {"anonymous": True})
+    assert (anonymous.keys, anonymous.identity, anonymous.endpoint) == (None, Identity.ANONYMOUS, "http://a")
+    profile = s3_settings("bucket", environment, {"profile": "p"})
+    assert (profile.keys, profile.identity, profile.profile) == (None, Identity.PROFILE, "p")
+    assert s3_settings("bucket", environment, {"requester_pays": True}).requester_pays
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"access_key_id": "k"},
+        {"secret_access_key": "s"},
+        {"session_token": "t"},
+        {"access_key_id": "k", "secret_access_key": "s", "anonymous": True},
+        {"access_key_id": "k", "secret_access_key": "s", "profile": "p"},
+        {"profile": "p", "anonymous": True},
+        {"endpoint": "localhost:9000"},
+        {"endpoint": "http://"},
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, str | bool]) -> None:
+    """Half a pair of keys is no pair."""
+    with pytest.raises(OptionError, match="storage_options"):
+        s3_settings("bucket", KEYS, options)
+
+
+def test_settings_hold_no_secret() -> None:
+    """They may be printed."""
+    secrets = {"AWS_SECRET_ACCESS_KEY": "SECRETVALUE", "AWS_SESSION_TOKEN": "SECRETVALUE"}
+    assert "SECRETVALUE" not in repr(s3_settings("bucket", KEYS | secrets))
+    assert "SECRETVALUE" not in repr(StoreSettings({"a": "SECRETVALUE"}, secrets, 1.0))

@@ -1,0 +1,32 @@
+"""Packages that only one kind of store needs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import MissingExtraError
+from streaming.storage.common.extras import needed
+
+TOP = Path(__file__).parents[4]
+
+
+def test_a_missing_package_is_named_with_its_extra() -> None:
+    """And what it was needed for."""
+    with pytest.raises(MissingExtraError, match=r"tape:// needs the package 'tape'.*streaming-dataset\[tape\]"):
+        needed("no_such_module_of_tapes", package="tape", extra="tape", purpose="tape://")
+
+
+def test_every_extra_that_an_error_names_exists() -> None:
+    """With the package that it names."""
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    named = set()
+    for path in (TOP / "src").rglob("*.py"):
+        named |= set(re.findall(r'package="([^"]+)",\s*extra="([^"]+)"', path.read_text()))
+    assert len(named) > 5
+    for package, extra in named:
+        assert any(re.match(rf"{re.escape(package)}\b", each) for each in extras[extra]), (package, extra)

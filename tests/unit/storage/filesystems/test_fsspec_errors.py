@@ -1,0 +1,56 @@
+"""Errors of file systems of fsspec, whose clients have each their own."""
+
+from __future__ import annotations
+
+import errno
+import ftplib
+
+import pytest
+
+from streaming.errors import (
+    NoRoomError,
+    ObjectForbiddenError,
+    ObjectMissingError,
+    StorageError,
+    StoreBusyError,
+    StoreUnreachableError,
+)
+from streaming.storage.common.meaning import Asked
+from streaming.storage.filesystems.fsspec_errors import meaning_of_error
+
+ASKED = Asked("tape://a", "tape://", "storage_options: none", has_credentials=False)
+
+
+class ClientResponseError(Exception):
+    """As of a client of HTTP."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (FileNotFoundError("a"), ObjectMissingError),
+        (IsADirectoryError("a"), ObjectMissingError),
+        (PermissionError("a"), ObjectForbiddenError),
+        (OSError(errno.ENOSPC, "full"), NoRoomError),
+        (OSError(errno.EIO, "broken"), StorageError),
+        (ConnectionResetError("a"), StoreUnreachableError),
+        (TimeoutError("a"), StoreUnreachableError),
+        (EOFError(), StoreUnreachableError),
+        (ftplib.error_temp("421 too many"), StoreUnreachableError),
+        (ftplib.error_perm("530 who are you"), ObjectForbiddenError),
+        (ftplib.error_perm("553 no"), StorageError),
+        (ClientResponseError(404), ObjectMissingError),
+        (ClientResponseError(403), ObjectForbiddenError),
+        (ClientResponseError(503), StoreBusyError),
+        (ValueError("a"), StorageError),
+    ],
+)
+def test_an_error_is_what_it_says_of_itself(error: Exception, kind: type[StorageError]) -> None:
+    """A status of HTTP, a builtin; what a client of the network raises is worth another try."""
+    found = meaning_of_error(error, ASKED).error("a", ASKED)
+    assert type(found) is kind
+    assert "tape://a/a" in str(found)

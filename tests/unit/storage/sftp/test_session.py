@@ -1,0 +1,140 @@
+"""SFTP with servers that are not OpenSSH's: what the protocol allows, and what it does not."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from streaming.storage.sftp.session import SftpBrokenError, SftpRefusedError, SftpSession
+
+CONTENT = bytes(range(256)) * 1000
+
+
+class Server:
+    """The other end of a channel: answers from memory, with habits."""
+
+    def __init__(self, *, at_most: int = 1 << 20, reverses: bool = False, greeting: bytes | None = None) -> None:
+        self._at_most, self._reverses = at_most, reverses
+        self._asked = bytearray()
+        self._answers: list[bytes] = []
+        self._greeting = greeting if greeting is not None else packet(2, struct.pack(">I", 3))
+        self.refuses: dict[int, int] = {}  # kind of request → code
+
+    def sendall(self, data: bytes) -> None:
+        self._asked += data
+        while len(self._asked) >= 4:
+            n_bytes = int.from_bytes(self._asked[:4], "big")
+            if len(self._asked) < 4 + n_bytes:
+                return
+            request = bytes(self._asked[4 : 4 + n_bytes])
+            del self._asked[: 4 + n_bytes]
+            self._answers.append(self._answered(request[0], request[1:]))
+
+    def recv(self, _: int) -> bytes:
+        if not self._answers:
+            return b""
+        return self._answers.pop(-1 if self._reverses else 0)
+
+    def _answered(self, kind: int, fields: bytes) -> bytes:
+        if kind == 1:
+            return self._greeting
+        number = fields[:4]
+        if kind in self.refuses:
+            return packet(101, number + struct.pack(">I", self.refuses[kind]) + text(b"no") + text(b"en"))
+        if kind == 3:
+            return packet(102, number + text(b"handle"))
+        if kind == 5:
+            offset, length = struct.unpack(">QI", fields[-12:])
+            data = CONTENT[offset : offset + min(length, self._at_most)]
+            return packet(103, number + text(data)) if data else packet(101, number + struct.pack(">I", 1))
+        if kind == 17:
+            extended = struct.pack(">IQIIIII", 1 | 2 | 4 | 8 | 1 << 31, 5, 1, 2, 0o100644, 7, 8)
+            return packet(105, number + extended + struct.pack(">I", 1) + text(b"name") + text(b"value"))
+        return packet(101, number + struct.pack(">I", 0) + text(b"") + text(b""))
+
+
+def packet(kind: int, fields: bytes) -> bytes:
+    return struct.pack(">IB", len(fields) + 1, kind) + fields
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack(">I", len(value)) + value
+
+
+def session(server: Any) -> SftpSession:
+    return SftpSession(server)
+
+
+@pytest.mark.parametrize("at_most", [1 << 20, 20_000, 777])
+@pytest.mark.parametrize("reverses", [False, True])
+def test_bytes_come_in_order_whatever_the_server_gives(at_most: int, reverses: bool) -> None:
+    """In smaller pieces than were asked for, and the last answer first."""
+    ours = session(Server(at_most=at_most, reverses=reverses))
+    handle = ours.open_to_read("/a")
+    for begin, end in ((0, len(CONTENT)), (5, 5), (100_000, 200_001), (len(CONTENT) - 3, len(CONTENT) + 90_000)):
+        assert b"".join(ours.read(handle, begin, end)) == CONTENT[begin:end]
+
+
+def test_who_stops_in_the_middle_leaves_a_session_that_is_good() -> None:
+    """Answers that nobody wants are dropped when they come."""
+    server = Server()
+    ours = session(server)
+    handle = ours.open_to_read("/a")
+    blocks = ours.read(handle, 0, len(CONTENT))
+    assert next(blocks) == CONTENT[:32768]
+    blocks.close()
+    assert b"".join(ours.read(handle, 10, 20)) == CONTENT[10:20]
+    assert ours._early == {}
+    assert ours._unwanted == set()
+
+
+def test_attributes_are_read_with_all_that_may_be_in_them() -> None:
+    """Owners, and extensions that nobody knows."""
+    found = session(Server()).stat("/a")
+    assert (found.n_bytes, found.mode, found.accessed_s, found.modified_s) == (5, 0o100644, 7, 8)
+
+
+def test_a_refusal_leaves_the_session_good() -> None:
+    """It has the server's code and words."""
+    server = Server()
+    ours = session(server)
+    server.refuses[17] = 3
+    with pytest.raises(SftpRefusedError, match="no") as caught:
+        ours.stat("/a")
+    assert caught.value.code == 3
+    assert ours.open_to_read("/a") == b"handle"
+
+
+def test_a_server_that_cannot_replace_is_helped() -> None:
+    """Plain RENAME refuses what exists: the target is removed, and it is asked again."""
+    server = Server()
+    ours = session(server)
+    asked: list[int] = []
+    answered = server._answered
+
+    def noting(kind: int, fields: bytes) -> bytes:
+        asked.append(kind)
+        server.refuses = {18: 4} if asked.count(18) == 1 else {}
+        return answered(kind, fields)
+
+    server._answered = noting  # type: ignore[method-assign]
+    ours.replace("/a", "/b")
+    assert asked == [18, 13, 18]
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"",  # hangs up
+        b"Welcome to this machine!\n",  # something is printed at log-in
+        packet(2, b"\0"),  # ends too early
+        packet(2, struct.pack(">I", 2)),  # another version
+        packet(103, struct.pack(">I", 3)),  # another kind
+    ],
+)
+def test_what_is_not_sftp_is_broken(greeting: bytes) -> None:
+    """Never a wrong answer, an endless wait or an error of Python's."""
+    with pytest.raises(SftpBrokenError):
+        session(Server(greeting=greeting))

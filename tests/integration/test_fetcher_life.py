@@ -231,7 +231,7 @@ def test_clients_come_and_go_without_a_trace(tmp_path: Path) -> None:
             del client
         gc.collect()
         assert len(os.listdir("/proc/self/fd")) <= n_open
-        assert threading.active_count() == n_threads
+        assert threading.active_count() <= n_threads  # those of earlier tests may have ended
         assert needs
 
 

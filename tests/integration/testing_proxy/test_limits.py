@@ -60,7 +60,7 @@ def test_bandwidth_of_a_connection_is_its_own(origin: FaultProxy) -> None:
 
 def test_connections_share_evenly(origin: FaultProxy) -> None:
     """When the first of 16 is done, every other has nearly all of its bytes."""
-    origin.set_limits(Limits(bytes_per_s=16e6))
+    origin.set_limits(Limits(bytes_per_s=16e3))  # hardly anything comes before all have asked
     keys = {f"even{number}": MB for number in range(16)}
     origin.add_synthetic("bkt", keys)
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as readable:
@@ -68,6 +68,8 @@ def test_connections_share_evenly(origin: FaultProxy) -> None:
             connection, _ = stack.enter_context(raw_connection(origin.port))
             connection.sendall(f"GET /bkt/{key} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
             readable.register(connection, selectors.EVENT_READ)
+        wait_until("all have asked", lambda: origin.counts().n_requests == len(keys))
+        origin.set_limits(Limits(bytes_per_s=16e6))
         n_bytes = dict.fromkeys(keys, 0)
         while max(n_bytes.values()) < MB:
             for ready, _ in readable.select(PATIENCE_S):

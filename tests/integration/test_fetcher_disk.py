@@ -105,10 +105,11 @@ def test_what_a_full_disk_refuses_leaves_nothing_behind(tmp_path: Path, store: F
                         client.wait(need)
                 spans = [Span(FileNeed(0, "0", 3 * MIB), 0, 2 * MIB, keep=True)]
                 assert as_bytes(client.read_ranges(spans, Reason.NO_ROOM)) == [content("0", 2 * MIB)]
+                wait_until("the fetcher has nothing to do", lambda: client.progress()["ranges_are_idle"])
                 assert names_in(disk) == set()
         with client_of("s3://bkt/d", disk) as client:
             client.read_ranges([Span(FileNeed(0, "0", 3 * MIB), 0, 99, keep=True)], Reason.NO_ROOM)
-            assert names_in(disk) == {".0.table"}
+            wait_until("the table is kept", lambda: names_in(disk) == {".0.table"})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give the cache away")

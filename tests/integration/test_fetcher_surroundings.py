@@ -111,7 +111,9 @@ except KeyboardInterrupt:
 def _make_foreground(terminal: int) -> None:
     """In the child: a session of its own, whose terminal this is."""
     import fcntl
+    import signal
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # who started the tests in the background had it ignored
     os.setsid()
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)

@@ -94,6 +94,14 @@ class Wallet:
             raise CredentialsWantedError(purse)
         return kept[0].options
 
+    def has(self, purse: str) -> bool:
+        """Whether there are some that hold now."""
+        try:
+            self.get(purse)
+        except CredentialsWantedError:
+            return False
+        return True
+
     def drop(self, purse: str) -> None:
         """The store says that they have expired."""
         with self._lock:

@@ -286,7 +286,9 @@ class Engine:
         """Fetch one file, and begin what can begin then."""
         moved = self._moving[task]
         failure = move_file(task, self._means, moved, n_parts, self)
-        is_abandoned = isinstance(failure, AbandonedError)
+        # What found the purse empty was begun before the credentials came, and those who told us of them have gone on.
+        has_missed = isinstance(failure, CredentialsWantedError) and self._means.wallet.has(task.config.purse)
+        is_abandoned = isinstance(failure, AbandonedError) or has_missed
         self._tally.add(
             task.remote,
             bytes=moved.n_bytes,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -155,6 +156,15 @@ class StoreContract:
         for thread in threads:
             thread.join()
         assert wrong == []
+
+    def test_many_are_put_into_a_new_folder_at_once(self, store: Store, tmp_path: Path) -> None:
+        """As a writer does whose shards are ready together; again and again, since this is a matter of moments."""
+        names = [f"folder {number // 8}/below/{number}" for number in range(64)]
+        (tmp_path / "file").write_bytes(b"seven")
+        with ThreadPoolExecutor(8) as threads:
+            for _ in threads.map(lambda name: store.put(name, str(tmp_path / "file")), names):
+                pass
+        assert {name: b"".join(store.get(name).chunks) for name in names} == dict.fromkeys(names, b"seven")
 
     def test_a_content_that_nobody_reads_leaves_nothing_open(self, store: Store, tmp_path: Path) -> None:
         """Dropped in the middle, or before its beginning."""

@@ -108,8 +108,7 @@ class FileSystemStore:
             moved(n_bytes)  # not every file system tells
 
     def _put(self, files: Any, target: str, path: str, progress: Any) -> None:
-        with contextlib.suppress(NotImplementedError):
-            files.makedirs(target.rpartition("/")[0], exist_ok=True)
+        _make_folder(files, target.rpartition("/")[0])
         if not _moves(files):
             files.put_file(path, target, callback=progress)
             return
@@ -179,6 +178,18 @@ class FileSystemStore:
             raise StoreCannotError(f"{self._shown(name)}: its file system has no such operation: {error}") from error
         except Exception as error:
             raise meaning_of_error(error, self._asked).error(name, self._asked) from error
+
+
+def _make_folder(files: Any, folder: str) -> None:
+    """Let there be a folder, if the file system knows such a thing."""
+    try:
+        files.makedirs(folder, exist_ok=True)
+    except NotImplementedError:
+        pass
+    except Exception:  # of two who make it at once some file systems refuse one, each by an error of its own
+        files.invalidate_cache()
+        if not files.isdir(folder):
+            raise
 
 
 def _moves(files: Any) -> bool:

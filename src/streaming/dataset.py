@@ -279,6 +279,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             next_order=lambda: self.order_of(begun.epoch + 1),
             predownload=self.predownload,
             room=self._room(batch_size),
+            is_counted=begun.batch_size is not None and get_worker_info() is not None,
         )
         samples = read_share(self._store, share, self.__getitem__ if self._makes_samples_itself() else None)
         if begun.number or loader.worker or not self._is_local_leader():

@@ -152,9 +152,11 @@ class FetchClient:
         """
         return self.end_ranges(RangesTicket.of(spans, reason, due_s))
 
-    def begin_ranges(self, spans: Sequence[Span], reason: Reason, *, due_s: float = 0.0) -> RangesTicket:
+    def begin_ranges(
+        self, spans: Sequence[Span], reason: Reason, *, due_s: float = 0.0, demand: float = 0.0
+    ) -> RangesTicket:
         """The same, begun now; `end_ranges` gives the bytes. What is never asked for is dropped with the job."""
-        ticket = RangesTicket.of(spans, reason, due_s)
+        ticket = RangesTicket.of(spans, reason, due_s, demand)
         self.have_come(ticket)
         return ticket
 
@@ -293,9 +295,9 @@ class RangesTicket:
         self.early: Done | None = None
 
     @classmethod
-    def of(cls, spans: Sequence[Span], reason: Reason, due_s: float) -> RangesTicket:
+    def of(cls, spans: Sequence[Span], reason: Reason, due_s: float, demand: float = 0.0) -> RangesTicket:
         """The ticket for these spans, not begun yet."""
-        return cls(ReadRanges(_ticket(), reason.value, due_s, tuple(spans)))
+        return cls(ReadRanges(_ticket(), reason.value, due_s, demand, tuple(spans)))
 
 
 def _absolute(stream: StreamConfig) -> StreamConfig:

@@ -25,6 +25,7 @@ from streaming.fetch.parts import MIN_BYTES, PART_BYTES
 from streaming.fetch.policy import FetchPolicy, Limits
 from streaming.fetch.protocol import Answer, Done, Failed, Hello, Pending
 from streaming.fetch.room import Begun, Room, Tenant
+from streaming.fetch.speed import Speed
 from streaming.fetch.tally import Tally
 from streaming.fetch.task import AbandonedError, FileTask, Moved
 from streaming.fetch.transfer import Means
@@ -68,7 +69,8 @@ class Engine:
         self._moving: dict[FileTask, Moved] = {}
         self._transfers = Turns(limits.n_transfers, "transfer")
         self._folders: set[str] = set()
-        self._n_ended = 0
+        self._n_ended = self._n_ended_bytes = 0  # transfers, and what came of them
+        self._speed = Speed()
 
     # --- events
 
@@ -193,6 +195,11 @@ class Engine:
             with self._lock:
                 self._room.table_ended(path, n_placed, time.time())
 
+    def bytes_per_s(self) -> float | None:
+        """How fast files come, lately; None: not known."""
+        with self._lock:
+            return self._speed.bytes_per_s(self._n_moved_bytes(), time.monotonic())
+
     def numbers(self) -> dict[str, Any]:
         """What has been done and what is going on."""
         with self._lock:
@@ -222,6 +229,7 @@ class Engine:
         """With the lock: what is to be moved from now on, and what is not any more."""
         for task, moved in self._moving.items():
             moved.is_wanted = self._policy.is_wanted(task)
+        self._speed.note(self._n_moved_bytes(), time.monotonic())
         begun = self._room.begin(time.time())
         for task in begun.tasks:
             self._moving[task] = Moved()
@@ -232,6 +240,9 @@ class Engine:
         ]
         is_calm = self._policy.n_queued == 0
         return _Begun([(task, self._n_parts(task) if is_calm else 1) for task in begun.tasks], begun, refused)
+
+    def _n_moved_bytes(self) -> int:
+        return self._n_ended_bytes + sum(moved.n_bytes for moved in self._moving.values())
 
     def _n_parts(self, task: FileTask) -> int:
         """Over how many connections a file comes that nothing else keeps waiting."""
@@ -308,6 +319,7 @@ class Engine:
                 self._policy.announced(job, _behind(task), (), time.monotonic())
             del self._moving[task]
             self._n_ended += 1
+            self._n_ended_bytes += moved.n_bytes
             arrival = None if is_abandoned else self._arrivals.pop(task, None)
             begun = self._begin()
         if arrival is not None:

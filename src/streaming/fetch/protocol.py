@@ -150,12 +150,13 @@ class ReadRanges:
     """Bytes of files that are not on disk, answered one after the other; the value says how many each span got.
 
     -1: none, its file is there or must be waited for. `due_s`: in how many seconds they are needed; below 0 if they
-    were before now.
+    were before now. `demand`: given only while this store gives clearly more than so many bytes a second; 0: anyway.
     """
 
     ticket: str
     reason: str
     due_s: float
+    demand: float
     spans: tuple[Span, ...]
     is_patient: bool = True  # False: an answer at once, "pending" most likely
 
@@ -263,9 +264,9 @@ def receive_request(peer: socket.socket) -> Request:
         if operation == "Wait":
             return Wait(FileNeed(*values[0]))
         if operation == "ReadRanges":
-            ticket, reason, due_s, rows, is_patient = values
+            ticket, reason, due_s, demand, rows, is_patient = values
             spans = tuple(Span(FileNeed(*row[0]), *row[1:]) for row in rows)
-            return ReadRanges(ticket, Reason(reason).value, due_s, spans, is_patient)
+            return ReadRanges(ticket, Reason(reason).value, due_s, demand, spans, is_patient)
         if operation == "Hello":  # of any protocol: the first three never change their places
             protocol, version, job = values[:3]
             if protocol != PROTOCOL:

@@ -26,6 +26,7 @@ from streaming.storage.store import Part
 
 _MAX_VERSIONS: Final = 100_000
 _IN_TIME_S: Final = 0.05  # a file that comes this late is in time
+_CLEARLY: Final = 1.5
 _KEPT_LATER_S: Final = 5.0  # than what is read is needed, if anything else is to be done
 _AHEAD_WAITS_S: Final = 5.0  # for the budget: less than a shard would take
 
@@ -57,14 +58,17 @@ class Ranges:
         self._versions: OrderedDict[FileTask, str | None] = OrderedDict()
         self._flying: dict[tuple[FileTask, int, int], Turn[bytes]] = {}
 
-    def read(self, job: str, wanted: Sequence[Wanted], reason: Reason, due_s: float, moved: Moved) -> Done:
+    def read(
+        self, job: str, wanted: Sequence[Wanted], reason: Reason, due_s: float, demand: float, moved: Moved
+    ) -> Done:
         """The bytes of all that is granted, one after the other; the value says how many each got, -1 for none.
 
-        `due_s`: in how many seconds they are needed; what is due first goes first.
-
-        Raises what the store answers when its attempts are used up.
+        `due_s`: in how many seconds they are needed; what is due first goes first. `demand`: see `ReadRanges`. Raises
+        what the store answers when its attempts are used up.
         """
         due_at_s = time.monotonic() + due_s
+        if demand and not self._outruns(demand):
+            return Done([-1] * len(wanted))
         got = {number: table for number, each in enumerate(wanted) if (table := _kept_table(each)) is not None}
         requests = self._requests(wanted, got, reason, due_s)
         with self._lock:
@@ -72,7 +76,9 @@ class Ranges:
             wait_s = self._policy.spend(len(requests), time.monotonic(), longest_s=longest_s)
         if requests and wait_s is not None:
             _pause(wait_s, moved)
-            with self._means.courtesy.hurry() if reason is Reason.AHEAD else contextlib.nullcontext():
+            # Only while an epoch begins: whole files that gave way all the time would never come.
+            is_hurried = reason is Reason.AHEAD and not demand
+            with self._means.courtesy.hurry() if is_hurried else contextlib.nullcontext():
                 fetched = self._fetched(wanted, requests, reason, due_at_s, moved)
             self._note(job, requests, reason)
             for number, data in fetched.items():
@@ -81,6 +87,15 @@ class Ranges:
             got |= fetched
         payload = b"".join(got[number] for number in sorted(got))
         return Done([len(got[number]) if number in got else -1 for number in range(len(wanted))], payload)
+
+    def _outruns(self, demand: float) -> bool:
+        """Whether files come clearly faster than they are consumed, so that it is worth while to bridge the time."""
+        speed = self._engine.bytes_per_s()
+        with open("/tmp/exp/outrun.log", "a") as f:
+            f.write(
+                f"{time.monotonic():.2f} demand {demand / 1e6:.1f} speed {-1 if speed is None else speed / 1e6:.1f}\n"
+            )
+        return speed is not None and speed >= _CLEARLY * demand
 
     @property
     def is_idle(self) -> bool:

@@ -164,7 +164,7 @@ class Server:
                 hello.job,
                 request.ticket,
                 lambda moved: self._services.ranges.read(
-                    hello.job, wanted, Reason(request.reason), request.due_s, moved
+                    hello.job, wanted, Reason(request.reason), request.due_s, request.demand, moved
                 ),
                 slice_s=slice_s,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 
 from streaming.errors import StorageError
 from streaming.fetch.protocol import Reason
+from streaming.read.demand import Demand
 from streaming.read.finding import SampleFinder
 from streaming.read.range_budget import RangeBudget
 from streaming.read.shard_files import ShardFiles
 from streaming.read.staging import RangeReader, Stage, Staged
 from streaming.read.stretches import Stretch
 
+_ASK_AGAIN_S = 0.05
 _GUESSED_BATCH_S = 0.1  # from one batch of a rank to the next, before any was read
 _N_AHEAD = 2  # stretches begun beyond the present one: the offsets of the second come while the records of the first do
 
@@ -29,6 +32,7 @@ class _Coming:
     stretch: Stretch
     stages: dict[Reason, Stage]
     n_paid: int  # samples that count against the budget
+    is_open: bool  # whether more of it may come by range, if shards come faster than training takes samples
 
     def hasten(self, *, is_patient: bool = True) -> None:
         for reason, stage in self.stages.items():
@@ -51,8 +55,9 @@ class Turn:
 class EpochStaging:
     """One reader's samples of one epoch whose shards are not on disk. For one thread.
 
-    Three reasons: the shard will come too late (`AHEAD`, within a budget; beyond it the reader waits for the shard), it
-    is not worth fetching (`FEW`), it could not be placed on disk (`NO_ROOM`).
+    Three reasons: the shard will come too late (`AHEAD`, within a budget, and beyond it while shards come faster than
+    training takes samples; else the reader waits for the shard), it is not worth fetching (`FEW`), it could not be
+    placed on disk (`NO_ROOM`).
     """
 
     def __init__(
@@ -63,11 +68,13 @@ class EpochStaging:
         budget: RangeBudget,
         thin: NDArray[np.bool_] | None,
         turn: Turn,
+        demand: Demand,
         clock: Callable[[], float],
     ) -> None:
         self._ranges, self._files, self._finder = ranges, files, finder
         self._budget = budget
         self._turn = turn
+        self._demand = demand
         self._thin = thin
         self._clock = clock
         self._n_begun = 0  # samples whose coming was decided
@@ -105,18 +112,45 @@ class EpochStaging:
         begin = self._n_begun
         self._n_begun += len(stretch)
         stages: dict[Reason, Stage] = {}
-        n_paid = 0
+        n_paid, is_open = 0, False
         for reason, rows in self._missing(stretch).items():
+            demand = 0.0
             if reason is Reason.AHEAD:
                 n_wanted = sum(map(len, rows.values()))
-                if n_wanted > self._budget.allowed(begin, self._n_begun, self._n_used):
+                if n_wanted <= self._budget.allowed(begin, self._n_begun, self._n_used):
+                    n_paid = n_wanted if begin >= self._budget.n_free else 0
+                elif (taken := self._demanded(stretch)) is not None:
+                    demand, is_open = taken, True
+                else:
+                    is_open = True
                     continue  # some of it would have to be waited for anyway
-                n_paid = n_wanted if begin >= self._budget.n_free else 0
             with _unless_late(reason):
                 asked = {shard: list(of) for shard, of in rows.items()}
-                stages[reason] = self._ranges.begin(asked, reason, due_s=due_s, after=tables)
+                stages[reason] = self._ranges.begin(asked, reason, due_s=due_s, demand=demand, after=tables)
         self._n_used += n_paid
-        return _Coming(stretch, stages, n_paid)
+        return _Coming(stretch, stages, n_paid, is_open)
+
+    def _bridged(self, stretch: Stretch) -> Staged:
+        """It is to be read now, and much of it would have to be waited for: ask until it is known who is faster.
+
+        That is a moment after the first batches, of which each worker has one or two.
+        """
+        end_s = self._clock() + self._demand.expected_within_s
+        staged: Staged = {}
+        while (rows := self._missing(stretch).get(Reason.AHEAD)) is not None:
+            demand = self._demanded(stretch)
+            if demand is not None:
+                with _unless_late(Reason.AHEAD):
+                    asked = {shard: list(of) for shard, of in rows.items()}
+                    staged = self._ranges.begin(asked, Reason.AHEAD, demand=demand).arrive()
+            if staged or self._clock() >= end_s:
+                break
+            time.sleep(_ASK_AGAIN_S)
+        return staged
+
+    def _demanded(self, stretch: Stretch) -> float | None:
+        """Bytes a second that training takes of samples like these."""
+        return self._demand.bytes_per_s(float(self._files.mean_record_bytes(stretch.shards).mean()))
 
     def _missing(self, stretch: Stretch) -> dict[Reason, dict[int, dict[int, None]]]:
         """The samples that may come by range: why, of which shard, which rows."""
@@ -149,6 +183,8 @@ class EpochStaging:
                 staged |= came
         if coming.n_paid:
             self._n_used -= coming.n_paid - n_early  # what was not granted is not paid for
+        if coming.is_open and not staged:
+            return self._bridged(coming.stretch)
         return staged
 
 

@@ -18,7 +18,7 @@ from streaming.read.stats import FetcherStats
 
 _log: Final = logging.getLogger("streaming")
 
-_COUNT_EVERY_S: Final = 1.0  # batches may be as short as a clock's tick
+_COUNT_EVERY_S: Final = 0.1  # batches may be as short as a clock's tick
 
 
 @dataclass(slots=True)
@@ -63,13 +63,14 @@ class LoaderWatch:
         self._read: Reading | None = None  # in the window's earlier parts
         self._begun: Reading | None = None  # what the meter said when this part of the window began
         self._fetched: tuple[float, FetcherStats] | None = None
+        self._step_s: float | None = None  # as the meter has it from us
         self._told_s: dict[Cause, float] = {}
 
     def over(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same batches of one epoch, watched."""
         clock = self._clock
         n_left_out = 0 if self._rules is None else self._rules.n_first + self._n_workers
-        worked_s = 0.0
+        worked_s: float | None = None
         asked_s = clock()
         try:
             for batch in batches:
@@ -83,7 +84,18 @@ class LoaderWatch:
             self._count()
             self._part_ends()
 
-    def _came(self, waited_s: float, worked_s: float, *, is_first: bool) -> None:
+    def _came(self, waited_s: float, worked_s: float | None, *, is_first: bool) -> None:
+        if worked_s is not None:
+            self._stepped(worked_s)
+        self._counted(waited_s, worked_s or 0.0, is_first=is_first)
+
+    def _stepped(self, worked_s: float) -> None:
+        """Training may have waited for other ranks, and so for their data: its shortest step tells how fast it is."""
+        if self._step_s is None or worked_s < self._step_s:
+            self._meter.add({Count.STEP_S: worked_s - (self._step_s or 0.0)})
+            self._step_s = worked_s
+
+    def _counted(self, waited_s: float, worked_s: float, *, is_first: bool) -> None:
         uncounted = self._uncounted
         uncounted.add(waited_s, worked_s)
         if uncounted.total_s > _COUNT_EVERY_S:

@@ -52,6 +52,7 @@ class Count(enum.IntEnum):
     BATCHES = 15  # handed out by the loader
     WAITED_S = 16  # training waited for a batch
     WORKED_S = 17  # training did something else
+    STEP_S = 18  # the shortest time that it took from one batch to asking for the next; since the start, of no epoch
 
 
 RANGED: Final = {

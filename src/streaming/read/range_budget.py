@@ -14,7 +14,8 @@ class RangeBudget:
     """What one reader may ask for. It counts its own samples from where it began: the first is number 0.
 
     Where reading begins nothing can be there yet, so all samples of the first four global batches may come by range.
-    From then on the shards ought to be ahead of the reader: one per cent of its samples may, else it waits for shards.
+    From then on the shards ought to be ahead of the reader: one per cent of its samples may, else it waits for shards,
+    unless it bridges the time until they have come (see `Demand`).
     A range costs a request, so a whole epoch by range would cost some thousand times the requests of its shards.
     """
 

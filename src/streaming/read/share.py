@@ -14,6 +14,7 @@ from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first
 from streaming.order.quality import rows_drawn
 from streaming.read.at_start import first_samples_shown
 from streaming.read.cache_room import CacheRoom
+from streaming.read.demand import Demand
 from streaming.read.epoch_reader import EpochReader
 from streaming.read.epoch_staging import EpochStaging, Turn
 from streaming.read.range_budget import RangeBudget
@@ -26,7 +27,8 @@ from streaming.read.stretches import Planning, stretches
 class Share:
     """Whose samples, and how far ahead they are planned: `predownload` samples, None for as many as are useful.
 
-    `next_order` gives the order of the epoch that follows. `room`: the cache has a limit.
+    `next_order` gives the order of the epoch that follows. `room`: the cache has a limit. `is_counted`: while this
+    process reads, another counts what training waits for.
     """
 
     plan: EpochPlan
@@ -36,6 +38,7 @@ class Share:
     next_order: Callable[[], EpochOrder]
     predownload: int | None
     room: CacheRoom | None
+    is_counted: bool
 
     @property
     def node(self) -> int:
@@ -63,7 +66,8 @@ def read_share(store: SampleStore, share: Share, get: Callable[[int], Any] | Non
     planning = Planning(batch_size, then, is_limited=share.room is not None)
     budget = RangeBudget.of(batch_size, share.worker, share.n_workers)
     turn = Turn(share.worker, share.n_workers)
-    staging = EpochStaging(store.ranges, store.files, store.finder, budget, thin, turn, time.monotonic)
+    demand = Demand(store.meter, batch_size, plan.topology.ranks_per_node, time.monotonic, is_counted=share.is_counted)
+    staging = EpochStaging(store.ranges, store.files, store.finder, budget, thin, turn, demand, time.monotonic)
     planned = stretches(reader, store.catalog, store.pool, ahead, planning)
     keeps_one = share.room is not None and share.room.is_tight
     return EpochReader(store.pool, store.finder, staging, ahead, get, store.lap, keeps_one=keeps_one).samples(planned)

@@ -70,13 +70,21 @@ class RangeReader:
         self.pool = pool
         self.tables = OffsetTables(files)
 
-    def begin(self, rows: Rows, reason: Reason, *, due_s: float = 0.0, after: Collection[int] = frozenset()) -> Stage:
-        """Have these samples come; `due_s`: in how many seconds they are needed.
+    def begin(
+        self,
+        rows: Rows,
+        reason: Reason,
+        *,
+        due_s: float = 0.0,
+        demand: float = 0.0,
+        after: Collection[int] = frozenset(),
+    ) -> Stage:
+        """Have these samples come; `due_s`: in how many seconds they are needed, `demand`: see `ReadRanges`.
 
         All shards must be `by_parts`, the rows of each be distinct. `after`: shards whose tables are on their way to
         stages that will be hastened before this one.
         """
-        return Stage(self, rows, reason, due_s, after)
+        return Stage(self, rows, reason, due_s, demand, after)
 
     def read(self, rows: Rows, reason: Reason) -> Staged:
         """These samples, waited for: those that were granted. Raises what the store answers."""
@@ -87,9 +95,9 @@ class Stage:
     """Samples on their way, of one reader and for one thread. Abandoned, it costs nothing but what was begun."""
 
     def __init__(
-        self, source: RangeReader, rows: Rows, reason: Reason, due_s: float, after: Collection[int] = frozenset()
+        self, source: RangeReader, rows: Rows, reason: Reason, due_s: float, demand: float, after: Collection[int]
     ) -> None:
-        self._source, self._rows, self._reason = source, rows, reason
+        self._source, self._rows, self._reason, self._demand = source, rows, reason, demand
         self._due_at_s = time.monotonic() + due_s  # of all requests alike: no other's offsets come before our records
         self._bounds: dict[int, Bounds] = {}
         self._asked: list[tuple[int, list[Span]]] = []  # shards whose offsets are on their way
@@ -147,8 +155,10 @@ class Stage:
         return StagedShard(source.files.name(shard), source.pool.decoder(shard), partial(source.pool.open, shard))
 
     def _begin(self, spans: Sequence[Span]) -> RangesTicket | None:
+        if not spans:
+            return None
         due_s = self._due_at_s - time.monotonic()
-        return self._source.client.begin_ranges(spans, self._reason, due_s=due_s) if spans else None
+        return self._source.client.begin_ranges(spans, self._reason, due_s=due_s, demand=self._demand)
 
     def _spans(self, shard: int) -> list[Span]:
         return self._source.tables.spans(shard, self._rows[shard])

@@ -130,23 +130,26 @@ class EpochStaging:
         self._n_used += n_paid
         return _Coming(stretch, stages, n_paid, is_open)
 
-    def _bridged(self, stretch: Stretch) -> Staged:
-        """It is to be read now, and much of it would have to be waited for: ask until it is known who is faster.
+    def _bridge(self, stretch: Stretch, staged: Staged) -> None:
+        """It is to be read now, and what is not `staged` must be waited for: ask until it is known who is faster.
 
         That is a moment after the first batches, of which each worker has one or two.
         """
         end_s = self._clock() + self._demand.expected_within_s
-        staged: Staged = {}
-        while (rows := self._missing(stretch).get(Reason.AHEAD)) is not None:
-            demand = self._demanded(stretch)
+        while True:
+            missing = self._missing(stretch).get(Reason.AHEAD, {})
+            asked = {shard: list(rows) for shard, rows in missing.items() if shard not in staged}
+            if not asked:
+                return
+            demand, came = self._demanded(stretch), Staged()
             if demand is not None:
                 with _unless_late(Reason.AHEAD):
-                    asked = {shard: list(of) for shard, of in rows.items()}
-                    staged = self._ranges.begin(asked, Reason.AHEAD, demand=demand).arrive()
-            if staged or self._clock() >= end_s:
-                break
-            time.sleep(_ASK_AGAIN_S)
-        return staged
+                    came = self._ranges.begin(asked, Reason.AHEAD, demand=demand).arrive()
+            staged |= came
+            if self._clock() >= end_s:
+                return
+            if not came:
+                time.sleep(_ASK_AGAIN_S)
 
     def _demanded(self, stretch: Stretch) -> float | None:
         """Bytes a second that training takes of samples like these."""
@@ -183,8 +186,8 @@ class EpochStaging:
                 staged |= came
         if coming.n_paid:
             self._n_used -= coming.n_paid - n_early  # what was not granted is not paid for
-        if coming.is_open and not staged:
-            return self._bridged(coming.stretch)
+        if coming.is_open:
+            self._bridge(coming.stretch, staged)
         return staged
 
 

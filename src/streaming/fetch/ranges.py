@@ -91,10 +91,6 @@ class Ranges:
     def _outruns(self, demand: float) -> bool:
         """Whether files come clearly faster than they are consumed, so that it is worth while to bridge the time."""
         speed = self._engine.bytes_per_s()
-        with open("/tmp/exp/outrun.log", "a") as f:
-            f.write(
-                f"{time.monotonic():.2f} demand {demand / 1e6:.1f} speed {-1 if speed is None else speed / 1e6:.1f}\n"
-            )
         return speed is not None and speed >= _CLEARLY * demand
 
     @property

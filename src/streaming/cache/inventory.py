@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from streaming.cache.files import PRIVATE_FOLDER, is_temporary, read_mark, table_name, told
+from streaming.cache.files import PRIVATE_FOLDER, read_mark, table_name, told
 from streaming.cache.shelf import Lying, as_prefix
 from streaming.errors import FormatError, StorageError
 from streaming.formats.names import INDEX_NAME
@@ -141,17 +141,12 @@ class Inventory:
         marked = {folder for folder in folders_seen if os.path.join(folder, SOURCE_NAME) in files}
         found_copies = frozenset((marked | (folders_seen & set(copies))) - kept)
         may_delete = functools.cache(_may_delete)
-        for folder in found_copies:
-            for path in (os.path.join(folder, name) for name in self._names_in(folder)):
-                holder = os.path.dirname(path)
-                if path in files and holder not in kept and may_delete(holder, path in foreign):
-                    files[path] = replace(files[path], may_go=True)
+        listed = {os.path.join(folder, name) for folder in found_copies for name in self._names_in(folder)}
         source_at = functools.cache(read_source)
-        for path in (
-            [path for path, lying in files.items() if not lying.may_go and not is_temporary(path)] if marked else ()
-        ):
+        for path in list(files):
             holder = os.path.dirname(path)
-            if _is_marked(path, source_at) and holder not in kept and may_delete(holder, path in foreign):
+            is_copy = path in listed or (bool(marked) and _is_marked(path, source_at))
+            if is_copy and holder not in kept and may_delete(holder, path in foreign):
                 files[path] = replace(files[path], may_go=True)
         return Seen(files, frozenset(unseen), found_copies, kept)
 

@@ -158,11 +158,7 @@ class Room:
         """A file that moves is so large, which nobody knew before: what must go before it goes on. None: no room."""
         if not self._counts(task.path):
             return Begun([], [], [], [])
-        found = self._shelf.promise(task, n_bytes, URGENT, now_s)
-        if found is None:
-            return None
-        self._evicted(found)
-        return Begun([], [], found, [task] if found else [])
+        return self._promised(task, n_bytes, URGENT, now_s)
 
     def used(self, task: FileTask, now_s: float) -> None:
         """Somebody has waited for this file, which is there."""
@@ -190,11 +186,7 @@ class Room:
 
     def begin_table(self, path: str, n_bytes: int, now_s: float) -> Begun | None:
         """Room for an offset table, to be placed when what leaves has been deleted. None: there is none."""
-        found = self._shelf.promise(path, n_bytes if self._counts(path) else 0, _AFTER_ALL, now_s)
-        if found is None:
-            return None
-        self._evicted(found)
-        return Begun([], [], found, [path] if found else [])
+        return self._promised(path, n_bytes if self._counts(path) else 0, _AFTER_ALL, now_s)
 
     def table_ended(self, path: str, n_bytes: int, now_s: float) -> None:
         """An offset table was placed; -1: it was not."""
@@ -265,6 +257,14 @@ class Room:
             return
         for task in self._moving:
             self._shelf.count(task, self._counted_bytes(task))
+
+    def _promised(self, key: Hashable, n_bytes: int, until: int, now_s: float) -> Begun | None:
+        """Room for one thing that begins, once what leaves has been deleted. None: there is none."""
+        found = self._shelf.promise(key, n_bytes, until, now_s)
+        if found is None:
+            return None
+        self._evicted(found)
+        return Begun([], [], found, [key] if found else [])
 
     def _counts(self, path: str) -> bool:
         return bool(self._roots) and path.startswith(self._roots)

@@ -106,5 +106,5 @@ def _private_base() -> str:
     try:  # which tries by writing a file whether it may: not to be asked for by who needs no private cache
         folder = tempfile.gettempdir()
     except FileNotFoundError:  # no temporary directory can be written: only who needs one will be told
-        folder = "/tmp"
+        folder = "/tmp"  # noqa: S108
     return os.path.join(folder, f"streaming-cache-{os.geteuid()}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from streaming.dataloader import StreamingDataLoader
     from streaming.dataset import StreamingDataset
     from streaming.local import LocalDataset
-    from streaming.read.bottleneck import WaitRules
+    from streaming.read.telemetry.bottleneck import WaitRules
     from streaming.stream import Stream
     from streaming.world import World
     from streaming.write.writers import MDSWriter
@@ -26,7 +26,7 @@ _HOMES: Final = {
     "Stream": "streaming.stream",
     "StreamingDataLoader": "streaming.dataloader",
     "StreamingDataset": "streaming.dataset",
-    "WaitRules": "streaming.read.bottleneck",
+    "WaitRules": "streaming.read.telemetry.bottleneck",
     "World": "streaming.world",
 }
 

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 
 from streaming.dataset import StreamingDataset
 from streaming.errors import OptionError
-from streaming.read.bottleneck import WaitRules
-from streaming.read.epoch import Begun
-from streaming.read.loader_watch import LoaderWatch
+from streaming.read.shared.epoch_ring import StartedEpoch
+from streaming.read.telemetry.bottleneck import WaitRules
+from streaming.read.telemetry.loader_watch import LoaderWatch
 
 _log: Final = logging.getLogger("streaming")
 
@@ -42,7 +42,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self.wait_rules = wait_rules
         self._watch: LoaderWatch | None = None
         self._n_batches_yielded = 0
-        self._begun: Begun | None = None
+        self._started: StartedEpoch | None = None
         self._is_exhausted = False
         self._key = 0
         if isinstance(self.dataset, StreamingDataset):
@@ -64,9 +64,9 @@ class StreamingDataLoader(DataLoader[Any]):
     def num_samples_yielded(self) -> int:
         """Samples that this rank has received since `iter()`."""
         n_samples = self._n_full_samples
-        if self._begun is None or not isinstance(self.dataset, StreamingDataset):
+        if self._started is None or not isinstance(self.dataset, StreamingDataset):
             return n_samples
-        return min(n_samples, self.dataset.rank_samples(self._begun.start))
+        return min(n_samples, self.dataset.rank_samples(self._started.start))
 
     @property
     def _n_full_samples(self) -> int:
@@ -81,7 +81,7 @@ class StreamingDataLoader(DataLoader[Any]):
             return self._counted(super().__iter__())
         if self._iterator is None:  # else workers of the last epoch live on, and know the key
             self._key = secrets.randbits(62)
-        self._begun = self.dataset.begin_epoch(self._key, self.num_workers, self.batch_size)
+        self._started = self.dataset.begin_epoch(self._key, self.num_workers, self.batch_size)
         if self._watch is None:
             self._watch = self.dataset.watch(self.wait_rules, self.num_workers)
         with self.dataset.workers_join(self._key):
@@ -89,14 +89,14 @@ class StreamingDataLoader(DataLoader[Any]):
         return self._counted(batches, self._watch)
 
     def _counted(self, batches: Iterator[Any], watch: LoaderWatch | None = None) -> Iterator[Any]:
-        begun = self._begun
+        started = self._started
         try:
             for batch in batches if watch is None else watch.over(batches):
                 self._n_batches_yielded += 1  # before the hand-over: who has the batch may ask for the state
                 yield batch
             self._is_exhausted = True
-            if self.log_stats and begun is not None and isinstance(self.dataset, StreamingDataset):
-                _log.info("%s", self.dataset.epoch_line(begun))
+            if self.log_stats and started is not None and isinstance(self.dataset, StreamingDataset):
+                _log.info("%s", self.dataset.epoch_line(started))
         finally:
             if not self.persistent_workers:
                 _stop_workers(batches)
@@ -105,14 +105,14 @@ class StreamingDataLoader(DataLoader[Any]):
         """Where this loader stands, see `StreamingDataset.state_dict`; None for another kind of dataset."""
         if not isinstance(self.dataset, StreamingDataset):
             return None
-        return self.dataset.state_of(self._begun, self._n_full_samples, is_exhausted=self._is_exhausted)
+        return self.dataset.state_of(self._started, self._n_full_samples, is_exhausted=self._is_exhausted)
 
     def load_state_dict(self, obj: dict[str, Any], *, accept_other_order: bool = False) -> None:
         """Go on from a state at the next `iter()`, see `StreamingDataset.load_state_dict`."""
         if not isinstance(self.dataset, StreamingDataset):
             raise OptionError(f"a {type(self.dataset).__name__} has no state to load")
         self.dataset.load_state_dict(obj, accept_other_order=accept_other_order)
-        self._begun = None
+        self._started = None
         self._n_batches_yielded = 0
         self._is_exhausted = False
 

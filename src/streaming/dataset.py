@@ -30,18 +30,17 @@ from streaming.order import (
     save_state,
     working_set,
 )
-from streaming.read.bottleneck import WaitRules
-from streaming.read.cache_room import CacheRoom
-from streaming.read.epoch import Begun, EpochRing, Loader
-from streaming.read.first_batch import StoreSpeed, first_batch
-from streaming.read.loader_watch import LoaderWatch
-from streaming.read.sample_store import SampleStore
-from streaming.read.schedule import Schedule
-from streaming.read.share import Share, first_shards, read_share, shown_at_start, transfer_bytes
-from streaming.read.side_files import SideFiles
-from streaming.read.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
+from streaming.read.epoch.schedule import Schedule
+from streaming.read.epoch.share import Share, first_shards, read_share, shown_at_start, transfer_bytes
+from streaming.read.shards.first_batch import StoreSpeed, first_batch
+from streaming.read.shards.sample_store import SampleStore
+from streaming.read.shards.side_files import SideFiles
+from streaming.read.shared.epoch_ring import EpochRing, Loader, StartedEpoch
+from streaming.read.streams.cache_limit import CacheRoom
+from streaming.read.telemetry.bottleneck import WaitRules
+from streaming.read.telemetry.loader_watch import LoaderWatch
+from streaming.read.telemetry.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
 from streaming.sizes import Sizes
-from streaming.storage.url import parse_remote
 from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
 from streaming.world import World
@@ -146,9 +145,9 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             None, download_retry, download_timeout, validate_hash, keep_zip, storage_options
         )
         defaults = replace(self._fetching, split=split)
-        places = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
+        locations = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
         self._store = SampleStore(
-            places, allow_unsafe_types=allow_unsafe_types, cache_limit=cache_limit, is_shown=self._is_local_leader()
+            locations, allow_unsafe_types=allow_unsafe_types, cache_limit=cache_limit, is_shown=self._is_local_leader()
         )
         self._schedule = Schedule(
             spec,
@@ -250,39 +249,39 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         others are given, options of the store. Without `remote` they are read in `local`.
         """
         stream = Stream(remote=remote, local=local, storage_options=storage_options)
-        place = resolve(stream, 0, self._fetching)
-        return self._store.side_files(replace(place, title=f"side files ({parse_remote(place.remote).shown})"))
+        location = resolve(stream, 0, self._fetching)
+        return self._store.side_files(replace(location, title=f"side files ({location.remote.shown})"))
 
     # --- epochs
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch's samples for this rank and worker. The epoch is settled now, not at the first sample."""
         loader = self._loader()
-        begun = self._ring.join(loader, n_epoch_samples=self.epoch_size)
-        self._store.meter.begin(begun.number, begun.epoch)
-        if loader.n_workers > 1 and loader.worker == 0 and not (begun.batch_size or self.batch_size):
+        started = self._ring.join(loader, n_epoch_samples=self.epoch_size)
+        self._store.counters.begin(started.number, started.epoch)
+        if loader.n_workers > 1 and loader.worker == 0 and not (started.batch_size or self.batch_size):
             _log.warning(
                 "StreamingDataset has no batch_size, so the batches of a plain DataLoader depend on the number of its "
                 "workers; give the dataset the loader's batch_size, or use StreamingDataLoader"
             )
         if get_worker_info() is None:
-            self._tell_once(begun.batch_size or self.batch_size or 1)
-        return self._read(begun, loader)
+            self._tell_once(started.batch_size or self.batch_size or 1)
+        return self._read(started, loader)
 
-    def _read(self, begun: Begun, loader: Loader) -> Iterator[Any]:
-        batch_size = begun.batch_size or self.batch_size or 1
+    def _read(self, started: StartedEpoch, loader: Loader) -> Iterator[Any]:
+        batch_size = started.batch_size or self.batch_size or 1
         share = Share(
-            self._schedule.plan(begun.epoch, self._topology(), batch_size, begun.start),
+            self._schedule.plan(started.epoch, self._topology(), batch_size, started.start),
             self._detect_world().rank,
             loader.worker,
             loader.n_workers,
-            next_order=lambda: self.order_of(begun.epoch + 1),
+            next_order=lambda: self.order_of(started.epoch + 1),
             predownload=self.predownload,
             room=self._room(batch_size),
-            is_counted=begun.batch_size is not None and get_worker_info() is not None,
+            is_counted=started.batch_size is not None and get_worker_info() is not None,
         )
         samples = read_share(self._store, share, self.__getitem__ if self._makes_samples_itself() else None)
-        if begun.number or loader.worker or not self._is_local_leader():
+        if started.number or loader.worker or not self._is_local_leader():
             return samples
         return shown_at_start(samples, self._store, share)
 
@@ -364,7 +363,14 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         topology, batch_size, store = self._topology(), self.batch_size or 1, self._store
         plan = self._schedule.plan(0, topology, batch_size)
         node = topology.node_of(self._detect_world().rank)
-        first = first_batch(plan, node, store.files, StoreSpeed(latency_s, bytes_per_s))
+        first = first_batch(
+            plan,
+            node,
+            store.files,
+            StoreSpeed(latency_s, bytes_per_s),
+            ranges_at_once=store.client.rules.at_once,
+            shards_at_once=store.client.n_transfers,
+        )
         return explain(
             plan.order,
             topology,
@@ -379,19 +385,19 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     def stats(self) -> Stats:
         """What this rank and its workers have done and waited for, and what the fetcher has; `print` it for words.
 
-        Starts no fetcher, and asks none where everything is read in place.
+        Starts no fetcher, and asks none where everything is read in location.
         """
-        meter, store = self._store.meter, self._store
-        epoch, of_epoch = meter.epoch_reading()
-        since_start = meter.reading()
-        numbers = None if store.files.all_sources else store.client.progress_if_any()
+        counters, store = self._store.counters, self._store
+        epoch, of_epoch = counters.epoch_reading()
+        since_start = counters.reading()
+        numbers = None if store.files.all_sources else store.client.status_if_any()
         return Stats(
             rank=self._detect_world().rank,
             epoch=epoch,
             since_start=ReadingStats.of(since_start),
             of_epoch=ReadingStats.of(of_epoch),
             fetcher=None if numbers is None else FetcherStats.of(numbers),
-            streams=tuple(stream_stats(store.places, since_start, numbers)),
+            streams=tuple(stream_stats(store.locations, since_start, numbers)),
         )
 
     def __repr__(self) -> str:
@@ -426,19 +432,19 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
 
     # --- for our loader, which begins an epoch before its workers start, and knows what the user has received
 
-    def begin_epoch(self, key: int, n_workers: int, batch_size: int | None) -> Begun:
+    def begin_epoch(self, key: int, n_workers: int, batch_size: int | None) -> StartedEpoch:
         """Begin the next epoch for the loader iteration of this key; its workers join it when they start."""
         if not self._store.is_complete():
             self._store.client.hold()  # the fetcher goes on reading ahead while workers are replaced
         self._tell_once(self.batch_size or batch_size or 1)
         loader = Loader(key, 0, max(1, n_workers))
-        begun = self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
-        self._store.meter.begin(begun.number, begun.epoch)
-        return begun
+        started = self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
+        self._store.counters.begin(started.number, started.epoch)
+        return started
 
     @contextmanager
     def workers_join(self, key: int) -> Iterator[None]:
-        """Worker processes that this thread starts inside the block join the epochs begun under this key."""
+        """Worker processes that this thread starts inside the block join the epochs started under this key."""
         self._starter.key = key
         try:
             yield
@@ -451,31 +457,31 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         n_all = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         n_cores = max(1, n_all // world.ranks_per_node)
         return LoaderWatch(
-            self._store.meter, self._store.client, rules, rank=world.rank, n_workers=n_workers, n_cores=n_cores
+            self._store.counters, self._store.client, rules, rank=world.rank, n_workers=n_workers, n_cores=n_cores
         )
 
-    def epoch_line(self, begun: Begun) -> str:
+    def epoch_line(self, started: StartedEpoch) -> str:
         """What an epoch was like, in one line."""
-        _, reading = self._store.meter.epoch_reading(begun.number)
-        return epoch_line(self._detect_world().rank, begun.epoch, ReadingStats.of(reading))
+        _, reading = self._store.counters.epoch_reading(started.number)
+        return epoch_line(self._detect_world().rank, started.epoch, ReadingStats.of(reading))
 
     def rank_samples(self, start: int) -> int:
         """Samples that this rank gets in an epoch that begins at `start`."""
         plan = self._schedule.plan(0, self._topology(), self.batch_size or 1, start)
         return plan.rank_samples(self._detect_world().rank)
 
-    def state_of(self, begun: Begun | None, n_rank_samples: int, *, is_exhausted: bool) -> dict[str, Any]:
-        """The state of a loader that has handed out so many full batches, in samples, of the epoch `begun`.
+    def state_of(self, started: StartedEpoch | None, n_rank_samples: int, *, is_exhausted: bool) -> dict[str, Any]:
+        """The state of a loader that has handed out so many full batches, in samples, of the epoch `started`.
 
         Told by the plan, so that ranks of which the last batch is shorter, or missing, say the same as the others.
         """
         progress = self._ring.progress()
-        if begun is None or progress.is_pending:
+        if started is None or progress.is_pending:
             return self._state(progress.epoch, progress.start)
-        batch_size = begun.batch_size or self.batch_size or 1
-        stop = self._schedule.plan(0, self._topology(), batch_size, begun.start).stop  # the same in every epoch
-        consumed = min(begun.start + n_rank_samples * self._n_groups, stop)
-        return self._state(begun.epoch, max(stop, self.epoch_size) if is_exhausted else consumed)
+        batch_size = started.batch_size or self.batch_size or 1
+        stop = self._schedule.plan(0, self._topology(), batch_size, started.start).stop  # the same in every epoch
+        consumed = min(started.start + n_rank_samples * self._n_groups, stop)
+        return self._state(started.epoch, max(stop, self.epoch_size) if is_exhausted else consumed)
 
     def set_epoch(self, epoch: int) -> None:
         """Fix the epoch that the next `iter()` begins, from its first sample."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from streaming.errors import MissingExtraError, SampleIndexError
 from streaming.indexing import Indexable, checked
-from streaming.read.sample_store import SampleStore
+from streaming.read.shards.sample_store import SampleStore
 from streaming.sizes import Sizes
 from streaming.stream import Stream, StreamDefaults, resolve
 
@@ -27,11 +27,11 @@ class LocalDataset(Sizes, Indexable, Dataset[Any]):
     def __init__(self, local: str, split: str | None = None, *, allow_unsafe_types: bool = False) -> None:
         self.local = local
         self.split = split
-        place = resolve(Stream(local=local, split=split), 0, StreamDefaults())
-        self._store = SampleStore([place], allow_unsafe_types=allow_unsafe_types, allow_empty=True)
+        location = resolve(Stream(local=local, split=split), 0, StreamDefaults())
+        self._store = SampleStore([location], allow_unsafe_types=allow_unsafe_types, allow_empty=True)
         self.catalog = self._store.catalog
         if not self.size:
-            raise SampleIndexError(f"{place.title} has no samples")
+            raise SampleIndexError(f"{location.title} has no samples")
 
     def __len__(self) -> int:
         """How many samples there are."""

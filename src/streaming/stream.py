@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from streaming.errors import OptionError
-from streaming.fetch.credentials import CredentialProvider
+from streaming.fetch.wire import CredentialProvider
 from streaming.order import StreamWeight
-from streaming.read.place import Place, private_root
+from streaming.read.streams.location import StreamLocation, private_root
 from streaming.storage.options import checked_options
-from streaming.storage.url import Folder, join_remote, parse_remote
+from streaming.storage.url import Folder, Location, location_below, parse_remote
 
 
 class Stream:
@@ -59,13 +59,13 @@ class Stream:
         self.validate_hash = validate_hash
         self.keep_zip = keep_zip
         self.storage_options = storage_options
+        self.location = _location_of(self.remote) if self.remote else None
+        """`remote`, parsed; None where there is none."""
         self._check()
 
     def _check(self) -> None:
         if not self.remote and not self.local:
             raise OptionError("a stream needs `remote`, `local` or both")
-        if self.remote:
-            parse_remote(self.remote)
         parts = self.split.replace("\\", "/").split("/")
         if self.split and (self.split.startswith("/") or ".." in parts):
             raise OptionError(f"split={self.split!r} must be a folder below the stream's root")
@@ -74,7 +74,8 @@ class Stream:
         if self.storage_options:
             if not self.remote:
                 raise OptionError("storage_options say how `remote` is asked, and this stream has none")
-            split_options(self.remote, self.storage_options)
+            assert self.location is not None
+            split_options(self.location, self.storage_options)
 
     @property
     def weight(self) -> StreamWeight:
@@ -82,9 +83,9 @@ class Stream:
         return StreamWeight(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
     def __repr__(self) -> str:
-        said = {name: value for name, value in vars(self).items() if value not in (None, "")}
-        if self.remote:
-            said["remote"] = parse_remote(self.remote).shown
+        said = {name: value for name, value in vars(self).items() if value not in (None, "") and name != "location"}
+        if self.location is not None:
+            said["remote"] = self.location.shown
         if self.storage_options:  # names alone: values may be secret
             said["storage_options"] = sorted(self.storage_options)
         return f"Stream({', '.join(f'{name}={value!r}' for name, value in said.items())})"
@@ -116,35 +117,36 @@ def _check_fetching(
         raise OptionError("validate_hash takes the name of a hash, None or False, not True")
 
 
-def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
-    """What a stream's settings come to. Touches no file, except to compare `remote` and `local`."""
+def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLocation:
+    """The location that a stream's settings come to. Touches no file, except to compare `remote` and `local`."""
     split = stream.split or defaults.split or ""
-    remote = stream.remote or None
-    is_folder = remote is not None and isinstance(parse_remote(remote), Folder)
-    if remote is not None and is_folder:
-        remote = _absolute(remote)
+    remote = stream.location
     local = None if not stream.local else _absolute(stream.local)
     source_root: str | None = None
     if remote is None:
-        source_root = remote = local
-    elif is_folder and (local is None or os.path.realpath(remote) == os.path.realpath(local)):
-        source_root = remote
-    assert remote is not None
+        assert local is not None
+        source_root, remote = local, Folder(local)
+    elif isinstance(remote, Folder) and (local is None or os.path.realpath(remote.path) == os.path.realpath(local)):
+        source_root = remote.path
     is_private = source_root is not None or local is None
-    root = local if local is not None and not is_private else private_root(remote)
+    root = (
+        local
+        if local is not None and not is_private
+        else private_root(str(remote) if isinstance(remote, Folder) else str(stream.remote))
+    )
     chosen: dict[str, Any] = {
         name: getattr(defaults, name) if getattr(stream, name) is None else getattr(stream, name)
         for name in ("download_retry", "download_timeout", "validate_hash", "keep_zip")
     }
     options, credentials = "{}", None
-    if not is_folder and stream.remote:
+    if not isinstance(remote, Folder):
         given = defaults.storage_options if stream.storage_options is None else stream.storage_options
         options, credentials = split_options(remote, given or {})
-    shown = remote if stream.remote is None else parse_remote(remote).shown
-    return Place(
-        title=f"stream {number} ({join_remote(shown, split)})",
+    joined = location_below(remote, split)
+    return StreamLocation(
+        title=f"stream {number} ({joined.shown})",
         source=None if source_root is None else os.path.join(source_root, split).rstrip("/"),
-        remote=join_remote(remote, split),
+        remote=joined,
         root=root,
         is_private=is_private,
         cache=os.path.join(root, split).rstrip("/"),
@@ -154,7 +156,7 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> Place:
     )
 
 
-def split_options(remote: str, storage_options: Mapping[str, Any]) -> tuple[str, CredentialProvider | None]:
+def split_options(remote: Location, storage_options: Mapping[str, Any]) -> tuple[str, CredentialProvider | None]:
     """A stream's options, checked, as JSON, and the function in them that gives credentials. Raises OptionError."""
     rest = dict(storage_options)
     credentials = rest.pop("credentials", None)
@@ -164,6 +166,12 @@ def split_options(remote: str, storage_options: Mapping[str, Any]) -> tuple[str,
             f"secret_access_key, not {type(credentials).__name__}; what does not change is an option of its own"
         )
     return json.dumps(checked_options(remote, rest)), credentials
+
+
+def _location_of(remote: str) -> Location:
+    """Where a stream's `remote` points; of a folder, `~` is the home folder."""
+    location = parse_remote(remote)
+    return Folder(_absolute(remote)) if isinstance(location, Folder) else location
 
 
 def _absolute(folder: str) -> str:

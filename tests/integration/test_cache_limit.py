@@ -169,7 +169,7 @@ def test_a_cache_of_the_working_set_fetches_each_shard_about_once(store: FaultyS
         time.sleep(0.001)
     assert found == the_order(data, **options)
     assert whole_gets(store).total() <= 1.05 * dataset.num_shards
-    assert dataset._store.client.progress()["evicted"] >= 0.5 * dataset.num_shards
+    assert dataset._store.client.status()["evicted"] >= 0.5 * dataset.num_shards
     dataset.close()
 
 

@@ -12,8 +12,9 @@ import pytest
 from streaming import Stream, StreamingDataset
 from streaming.errors import ObjectForbiddenError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import FileNeed, Reason, Span, StreamConfig
+from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 from support.fetcher_world import Fault, FaultyStore, client_of, fetchers_of, wait_until
+from support.fetching import read_ranges, stream_config
 from support.numbered import checked_id, write_numbered
 
 
@@ -40,7 +41,7 @@ class Provider:
 
 
 def client_with(provider: Provider, local: Path) -> FetchClient:
-    config = StreamConfig("s3://bkt/data", str(local), download_retry=3)
+    config = stream_config("s3://bkt/data", str(local), download_retry=3)
     return FetchClient(str(local), [config], providers={0: provider})
 
 
@@ -48,7 +49,7 @@ def test_a_function_is_asked_when_needed_and_before_the_end(store: FaultyStore, 
     """Every request carries a token that was good when it was sent; the function is called a few times in all."""
     contents = store.fill("data", 40, 20_000)
     provider = Provider(life_s=1.5)
-    needs = [FileNeed(0, str(i), 20_000) for i in range(40)]
+    needs = [FileRequest(0, str(i), 20_000) for i in range(40)]
     with client_with(provider, tmp_path) as client:
         for i, need in enumerate(needs):
             client.announce("r", needs[i : i + 3])
@@ -65,7 +66,7 @@ def test_read_ahead_goes_on_when_credentials_come(store: FaultyStore, tmp_path: 
     """What was announced before anybody waited comes too."""
     store.fill("data", 10, 1000)
     with client_with(Provider(life_s=3600), tmp_path) as client:
-        client.announce("r", [FileNeed(0, str(i), 1000) for i in range(10)])
+        client.announce("r", [FileRequest(0, str(i), 1000) for i in range(10)])
         wait_until("all files are there", lambda: all((tmp_path / str(i)).exists() for i in range(10)))
 
 
@@ -74,7 +75,7 @@ def test_a_renewal_that_fails_is_tried_again(store: FaultyStore, tmp_path: Path)
     store.fill("data", 1, 1000)
     provider = Provider(life_s=3600, failing=frozenset({1, 2, 3}))
     with client_with(provider, tmp_path) as client:
-        client.wait(FileNeed(0, "0", 1000))
+        client.wait(FileRequest(0, "0", 1000))
     assert provider.n_calls == 4
 
 
@@ -83,21 +84,21 @@ def test_a_function_that_never_gives_any_is_an_error_that_says_so(store: FaultyS
     store.fill("data", 1, 1000)
     never = Provider(3600, frozenset(range(100)))
     with client_with(never, tmp_path / "a") as client, pytest.raises(ObjectForbiddenError, match="service is down"):
-        client.wait(FileNeed(0, "0", 1000))
+        client.wait(FileRequest(0, "0", 1000))
     stale = Provider(life_s=-1)
     with client_with(stale, tmp_path / "b") as client, pytest.raises(ObjectForbiddenError, match="still good"):
-        client.wait(FileNeed(0, "0", 1000))
+        client.wait(FileRequest(0, "0", 1000))
     assert store.asked_as == []
 
 
 def test_ranges_too_and_after_the_fetcher_died(store: FaultyStore, tmp_path: Path) -> None:
-    """The next fetcher has an empty purse, and asks."""
+    """The next fetcher has an empty credentials_key, and asks."""
     whole = store.fill("data", 1, 100_000)[0]
     provider = Provider(life_s=3600)
     with client_with(provider, tmp_path) as client:
-        need = FileNeed(0, "0", 100_000)
+        need = FileRequest(0, "0", 100_000)
         for n_calls in (1, 2):
-            (part,) = client.read_ranges([Span(need, 5, 500)], Reason.RANDOM)
+            (part,) = read_ranges(client, [Span(need, 5, 500)], Reason.RANDOM)
             assert part is not None
             assert bytes(part) == whole[5:500]
             assert provider.n_calls == n_calls
@@ -112,7 +113,7 @@ def test_what_the_store_calls_expired_is_renewed(store: FaultyStore, tmp_path: P
     store.faults["data/0"] = [Fault(status=400, code="ExpiredToken")]
     provider = Provider(life_s=3600)
     with client_with(provider, tmp_path) as client:
-        client.wait(FileNeed(0, "0", 1000))
+        client.wait(FileRequest(0, "0", 1000))
     assert [token for _, _, token in store.asked_as] == ["token1", "token2"]
 
 
@@ -138,12 +139,12 @@ def test_no_secret_is_in_any_file_or_message(store: FaultyStore, tmp_path: Path)
     """Neither in the fetcher's log, nor in its command, nor in an error."""
     store.fill("data", 1, 1000)
     store.faults["data/0"] = [Fault(status=403)] * 3
-    config = StreamConfig(
+    config = stream_config(
         "s3://bkt/data", str(tmp_path), options='{"access_key_id": "mine", "secret_access_key": "hidden-secret"}'
     )
     with FetchClient(str(tmp_path), [config]) as client:
         with pytest.raises(ObjectForbiddenError) as caught:
-            client.wait(FileNeed(0, "0", 1000))
+            client.wait(FileRequest(0, "0", 1000))
         commands = [" ".join(process.cmdline()) for process in fetchers_of(tmp_path)]
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert files
@@ -169,7 +170,7 @@ def test_a_cache_of_another_loader_is_used(tmp_path: Path) -> None:
     """One that says nothing of its remote is taken as it is."""
     write_numbered(str(tmp_path / "a"), 30)
     with client_of(tmp_path / "a", tmp_path / "cache") as client:
-        client.wait(FileNeed(0, "index.json", -1))
+        client.wait(FileRequest(0, "index.json", -1))
     (tmp_path / "cache" / ".streaming-source").unlink()
     with StreamingDataset(remote="s3://nowhere/else", local=str(tmp_path / "cache")) as dataset:
         assert dataset.size == 30

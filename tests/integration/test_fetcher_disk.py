@@ -13,7 +13,7 @@ import pytest
 
 from streaming.errors import CacheWriteError, NoRoomError, ObjectMissingError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import FileNeed, Reason, Span, StreamConfig
+from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 from streaming.formats.compression import compress
 from support.disks import index_text, names_in, own_disk, write_dataset
 from support.fetcher_world import (
@@ -27,26 +27,27 @@ from support.fetcher_world import (
     temporaries,
     wait_until,
 )
+from support.fetching import fetch_all, read_ranges, stream_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 MIB = 1 << 20
-INDEX = FileNeed(0, "index.json", -1)
+INDEX = FileRequest(0, "index.json", -1)
 
 
-def needs_of(n: int, n_bytes: int = MIB) -> list[FileNeed]:
-    return [FileNeed(0, str(i), n_bytes) for i in range(n)]
+def needs_of(n: int, n_bytes: int = MIB) -> list[FileRequest]:
+    return [FileRequest(0, str(i), n_bytes) for i in range(n)]
 
 
 def client_in(root: Path, folder: str) -> FetchClient:
     """A client whose stream lies below a root that others share."""
-    return FetchClient(str(root), [StreamConfig("s3://bkt/d", str(root / folder), root=str(root))])
+    return FetchClient(str(root), [stream_config("s3://bkt/d", str(root / folder), root=str(root))])
 
 
-def job(root: Path, folder: str, needs: list[FileNeed]) -> None:
+def job(root: Path, folder: str, needs: list[FileRequest]) -> None:
     """A job from its beginning to its end: it fetches these files, and their index as all jobs do."""
     with client_in(root, folder) as client:
-        client.fetch_all([INDEX, *needs])
+        fetch_all(client, [INDEX, *needs])
 
 
 def test_a_full_disk_costs_old_jobs_their_files_and_running_ones_none(tmp_path: Path, store: FaultyStore) -> None:
@@ -62,15 +63,15 @@ def test_a_full_disk_costs_old_jobs_their_files_and_running_ones_none(tmp_path: 
             os.utime(disk / "old" / name, (1000.0 + int(name),) * 2)
         (disk / "old" / "notes").write_bytes(b"mine")
         with client_in(disk, "live") as live, client_in(disk, "new") as new:
-            live.fetch_all([INDEX, *needs[:2]])
+            fetch_all(live, [INDEX, *needs[:2]])
             for n_new, left in ((1, "012"), (2, "12"), (3, "2"), (4, "")):
                 read_and_compare(new, needs[2 : 2 + n_new], contents[2 : 2 + n_new])
                 assert names_in(disk / "old") == {"notes", "index.json", ".streaming-source", *left}
             with pytest.raises(NoRoomError, match=r"no room on the disk for .*/new/6"):
                 new.wait(needs[6])
-            assert as_bytes(new.read_ranges([Span(needs[6], 3, 9)], Reason.NO_ROOM)) == [contents[6][3:9]]
+            assert as_bytes(read_ranges(new, [Span(needs[6], 3, 9)], Reason.NO_ROOM)) == [contents[6][3:9]]
             read_and_compare(live, needs[:2], contents[:2])
-            assert new.progress()["evicted"] == 3
+            assert new.status()["evicted"] == 3
         assert temporaries(disk) == []
     assert [store.n_gets[f"d/{i}"] for i in range(6)] == [2, 2, 2, 1, 1, 1]
 
@@ -81,13 +82,13 @@ def test_a_full_disk_under_a_limit_costs_what_is_needed_last(tmp_path: Path, sto
     needs = needs_of(5)
     disk = tmp_path / "disk"
     with own_disk(disk, 4 * MIB + (1 << 17)):
-        streams = [StreamConfig("s3://bkt/d", str(disk))]
+        streams = [stream_config("s3://bkt/d", str(disk))]
         with FetchClient(str(disk), streams, cache_limit=100 * MIB) as client:
-            client.fetch_all(needs[:4])
+            fetch_all(client, needs[:4])
             client.announce("r", [needs[4], needs[3], needs[1], needs[0]], [needs[2], needs[0]])
             read_and_compare(client, needs[4:], contents[4:])
             assert names_in(disk) == {"0", "2", "3", "4"}
-            assert client.progress()["cache_bytes"] == 4 * MIB
+            assert client.status()["cache_bytes"] == 4 * MIB
 
 
 def test_what_a_full_disk_refuses_leaves_nothing_behind(tmp_path: Path, store: FaultyStore) -> None:
@@ -95,20 +96,20 @@ def test_what_a_full_disk_refuses_leaves_nothing_behind(tmp_path: Path, store: F
     raw = content("z", MIB) * 2
     whole = compress("zstd:3", raw)
     store.objects |= {"d/0": content("0", 3 * MIB), "d/z.z": whole, "d/large": bytes(40 * MIB)}
-    zipped = FileNeed(0, "z", 2 * MIB, "z.z", len(whole), "zstd:3")
+    zipped = FileRequest(0, "z", 2 * MIB, "z.z", len(whole), "zstd:3")
     disk = tmp_path / "disk"
     with own_disk(disk, 2 * MIB - (1 << 16)):
         for keep_zip in (False, True):
             with client_of("s3://bkt/d", disk, keep_zip=keep_zip) as client:
-                for need in (FileNeed(0, "0", 3 * MIB), FileNeed(0, "large", 40 * MIB), zipped):
+                for need in (FileRequest(0, "0", 3 * MIB), FileRequest(0, "large", 40 * MIB), zipped):
                     with pytest.raises(NoRoomError):
                         client.wait(need)
-                spans = [Span(FileNeed(0, "0", 3 * MIB), 0, 2 * MIB, keep=True)]
-                assert as_bytes(client.read_ranges(spans, Reason.NO_ROOM)) == [content("0", 2 * MIB)]
-                wait_until("the fetcher has nothing to do", lambda: client.progress()["ranges_are_idle"])
+                spans = [Span(FileRequest(0, "0", 3 * MIB), 0, 2 * MIB, keep=True)]
+                assert as_bytes(read_ranges(client, spans, Reason.NO_ROOM)) == [content("0", 2 * MIB)]
+                wait_until("the fetcher has nothing to do", lambda: client.status()["ranges_are_idle"])
                 assert names_in(disk) == set()
         with client_of("s3://bkt/d", disk) as client:
-            client.read_ranges([Span(FileNeed(0, "0", 3 * MIB), 0, 99, keep=True)], Reason.NO_ROOM)
+            read_ranges(client, [Span(FileRequest(0, "0", 3 * MIB), 0, 99, keep=True)], Reason.NO_ROOM)
             wait_until("the table is kept", lambda: names_in(disk) == {".0.table"})
 
 
@@ -152,11 +153,11 @@ def read_as_guest(cache: Path) -> None:
         with pytest.raises(CacheWriteError, match=f"cannot write {cache}/1: Permission denied; check owner"):
             client.wait(needs[1])
         spans = [Span(needs[1], 0, 9, keep=True), Span(needs[2], 5, 9), Span(needs[0], 5, 9)]
-        assert as_bytes(client.read_ranges(spans, Reason.NO_ROOM)) == [contents[1][:9], contents[2][5:9], None]
-    with FetchClient(str(cache), [StreamConfig("s3://bkt/d", str(cache))], cache_limit=100) as client:
+        assert as_bytes(read_ranges(client, spans, Reason.NO_ROOM)) == [contents[1][:9], contents[2][5:9], None]
+    with FetchClient(str(cache), [stream_config("s3://bkt/d", str(cache))], cache_limit=100) as client:
         with pytest.raises(NoRoomError, match="in files that are no copies and stay"):
             client.wait(needs[2])
-        assert client.progress()["evicted"] == 0
+        assert client.status()["evicted"] == 0
 
 
 def test_a_read_only_cache_is_read(tmp_path: Path, store: FaultyStore) -> None:
@@ -174,7 +175,7 @@ def test_a_read_only_cache_is_read(tmp_path: Path, store: FaultyStore) -> None:
             read_and_compare(client, needs[:1], contents[:1])
             with pytest.raises(CacheWriteError, match="Read-only file system"):
                 client.wait(needs[1])
-            assert as_bytes(client.read_ranges([Span(needs[1], 0, 9)], Reason.NO_ROOM)) == [contents[1][:9]]
+            assert as_bytes(read_ranges(client, [Span(needs[1], 0, 9)], Reason.NO_ROOM)) == [contents[1][:9]]
 
 
 def test_a_limited_cache_that_is_deleted_under_a_running_job_is_filled_anew(tmp_path: Path, store: FaultyStore) -> None:
@@ -182,14 +183,14 @@ def test_a_limited_cache_that_is_deleted_under_a_running_job_is_filled_anew(tmp_
     contents = store.fill("d", 6, 1000)
     needs = needs_of(6, 1000)
     cache = tmp_path / "cache"
-    with FetchClient(str(cache), [StreamConfig("s3://bkt/d", str(cache))], cache_limit=3000) as client:
+    with FetchClient(str(cache), [stream_config("s3://bkt/d", str(cache))], cache_limit=3000) as client:
         client.announce("r", needs, needs[:1])
         read_and_compare(client, needs[:3], contents[:3])
         for path in sorted(cache.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         cache.rmdir()
         read_and_compare(client, needs[3:], contents[3:])
-        wait_until("as many have come as may", lambda: client.progress()["connections"] and len(names_in(cache)) == 3)
+        wait_until("as many have come as may", lambda: client.status()["connections"] and len(names_in(cache)) == 3)
 
 
 def test_the_log_does_not_grow_without_end(tmp_path: Path, store: FaultyStore) -> None:
@@ -197,7 +198,7 @@ def test_the_log_does_not_grow_without_end(tmp_path: Path, store: FaultyStore) -
     cache = tmp_path / "cache"
     name = "a" * 200
     with client_of("s3://bkt/d", cache, download_retry=1) as client:
-        need = FileNeed(0, name, 100)
+        need = FileRequest(0, name, 100)
         for _ in range(3):
             with pytest.raises(ObjectMissingError):
                 client.wait(replace(need, name=f"{name}{os.urandom(4).hex()}"))

@@ -24,7 +24,7 @@ from streaming.errors import (
     StreamingError,
     TransferDamagedError,
 )
-from streaming.fetch.protocol import FileNeed
+from streaming.fetch.wire.protocol import FileRequest
 from streaming.formats.compression import compress
 from streaming.formats.hashing import hasher
 from support.fetcher_world import (
@@ -38,17 +38,20 @@ from support.fetcher_world import (
     temporaries,
     wait_until,
 )
+from support.fetching import fetch_all
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 N_BYTES = 100_000
 
 
-def compressed(name: str = "0", algorithm: str = "zstd:3", hash_name: str | None = "xxh3_64") -> tuple[FileNeed, bytes]:
+def compressed(
+    name: str = "0", algorithm: str = "zstd:3", hash_name: str | None = "xxh3_64"
+) -> tuple[FileRequest, bytes]:
     """The need of a compressed file, and its compressed bytes."""
     raw = content(name, N_BYTES // 2) * 2
     whole = compress(algorithm, raw)
-    need = FileNeed(0, name, N_BYTES, f"{name}.z", len(whole), algorithm)
+    need = FileRequest(0, name, N_BYTES, f"{name}.z", len(whole), algorithm)
     if hash_name is None:
         return need, whole
     digest = hasher(hash_name)
@@ -56,7 +59,7 @@ def compressed(name: str = "0", algorithm: str = "zstd:3", hash_name: str | None
     return replace(need, hash_name=hash_name, hash_hex=digest.hexdigest()), whole
 
 
-def raw_of(need: FileNeed) -> bytes:
+def raw_of(need: FileRequest) -> bytes:
     return content(need.name, N_BYTES // 2) * 2
 
 
@@ -105,7 +108,7 @@ def test_each_file_is_fetched_once_for_all(tmp_path: Path, store: FaultyStore) -
     assert not list(tmp_path.glob("*.z"))
 
 
-def _announce_and_compare(client: object, needs: list[FileNeed]) -> None:
+def _announce_and_compare(client: object, needs: list[FileRequest]) -> None:
     from streaming.fetch.client import FetchClient
 
     assert isinstance(client, FetchClient)
@@ -117,7 +120,7 @@ def test_a_file_of_unknown_size_comes_as_it_is(tmp_path: Path, store: FaultyStor
     """An index, say; in a folder of its own, with nothing else known."""
     store.objects["d/sub/index.json"] = b"{}"
     with client_of("s3://bkt/d", tmp_path) as client:
-        assert Path(client.wait(FileNeed(0, "sub/index.json", -1))).read_bytes() == b"{}"
+        assert Path(client.wait(FileRequest(0, "sub/index.json", -1))).read_bytes() == b"{}"
         assert client.read_object("s3://bkt/d", "sub/index.json") == b"{}"
 
 
@@ -126,7 +129,7 @@ def test_a_wrong_file_in_the_cache_is_a_miss(tmp_path: Path) -> None:
     needs = filled(tmp_path / "source", 3, 1000)
     cache = tmp_path / "cache"
     with client_of(tmp_path / "source", cache) as client:
-        client.fetch_all(needs)
+        fetch_all(client, needs)
         os.truncate(cache / "0", 10)
         os.truncate(cache / "1", 0)
         os.unlink(cache / "2")
@@ -138,16 +141,16 @@ def test_a_source_is_never_touched(tmp_path: Path) -> None:
     needs = filled(tmp_path / "source", 3, 1000)
     before = _listing(tmp_path / "source")
     with client_of(tmp_path / "source", tmp_path / "cache") as client:
-        client.fetch_all(needs)
+        fetch_all(client, needs)
     assert _listing(tmp_path / "source") == before
     source = str(tmp_path / "source")
     (tmp_path / "link").symlink_to(source)
     with client_of(tmp_path / "link", tmp_path / "source") as client:
         assert client.wait(needs[0]) == f"{source}/0"
         with pytest.raises(ObjectMissingError, match="source itself"):
-            client.wait(FileNeed(0, "absent", 5))
+            client.wait(FileRequest(0, "absent", 5))
         with pytest.raises(TransferDamagedError, match="1000 bytes and the index states 5"):
-            client.wait(FileNeed(0, "1", 5))
+            client.wait(FileRequest(0, "1", 5))
     assert {k: v for k, v in _listing(tmp_path / "source").items() if ".streaming" not in k} == before
 
 
@@ -176,7 +179,7 @@ def test_each_failure_has_its_kind_and_says_where(tmp_path: Path, store: FaultyS
         for name, faults, kind, n_gets in cases:
             store.faults[f"d/{name}"] = faults
             with pytest.raises(StreamingError) as caught:
-                client.wait(FileNeed(0, name, 100))
+                client.wait(FileRequest(0, name, 100))
             assert type(caught.value) is kind, name
             assert f"s3://bkt/d/{name}" in str(caught.value)
             assert f"127.0.0.1:{store.port}" in str(caught.value)
@@ -190,12 +193,12 @@ def test_a_request_to_slow_down_is_no_attempt(tmp_path: Path, store: FaultyStore
     (whole,) = store.fill("d", 1, 100)
     store.faults["d/0"] = [Fault(429)] * 3
     with client_of("s3://bkt/d", tmp_path, download_retry=1) as client:
-        assert Path(client.wait(FileNeed(0, "0", 100))).read_bytes() == whole
+        assert Path(client.wait(FileRequest(0, "0", 100))).read_bytes() == whole
     assert store.n_gets["d/0"] == 4
     store.faults["d/1"] = [Fault(429)] * 999
     hasty = client_of("s3://bkt/d", tmp_path, download_timeout=1.0)
     with hasty as client, pytest.raises(StoreBusyError, match="slow down"):
-        client.wait(FileNeed(0, "1", 100))
+        client.wait(FileRequest(0, "1", 100))
 
 
 @pytest.mark.parametrize(("retry", "n_gets"), [(3, 3), (2, 2), (1, 1), (0, 0), (-1, 0)])
@@ -207,10 +210,10 @@ def test_the_number_of_attempts_is_what_the_store_sees(
     store.faults["d/0"] = [Fault(503), Fault(503)]
     with client_of("s3://bkt/d", tmp_path, download_retry=retry) as client:
         if retry == 3:
-            client.wait(FileNeed(0, "0", 100))
+            client.wait(FileRequest(0, "0", 100))
         else:
             with pytest.raises(StorageError):
-                client.wait(FileNeed(0, "0", 100))
+                client.wait(FileRequest(0, "0", 100))
     assert store.n_gets["d/0"] == n_gets
 
 
@@ -219,7 +222,7 @@ def test_a_cut_body_goes_on_where_it_stopped(tmp_path: Path, store: FaultyStore)
     (whole,) = store.fill("d", 1, 8 << 20)
     store.faults["d/0"] = [Fault(cut_after=5 << 20), Fault(cut_after=2 << 20)]
     with client_of("s3://bkt/d", tmp_path, download_retry=1) as client:
-        assert Path(client.wait(FileNeed(0, "0", len(whole)))).read_bytes() == whole
+        assert Path(client.wait(FileRequest(0, "0", len(whole)))).read_bytes() == whole
     assert store.n_gets["d/0"] == 3
     assert [begin > 1 << 20 for _, begin in store.ranges] == [True, True]
 
@@ -231,7 +234,7 @@ def test_a_flipped_byte_is_found_by_its_hash(tmp_path: Path, store: FaultyStore)
     store.objects["d/z.z"] = whole
     digest = hasher("xxh64")
     digest.update(raw)
-    plain = FileNeed(0, "0", 1000, hash_name="xxh64", hash_hex=digest.hexdigest())
+    plain = FileRequest(0, "0", 1000, hash_name="xxh64", hash_hex=digest.hexdigest())
     with client_of("s3://bkt/d", tmp_path) as client:
         store.faults = {"d/0": [Fault(flip=True)], "d/z.z": [Fault(flip=True)]}
         assert Path(client.wait(plain)).read_bytes() == raw
@@ -251,7 +254,7 @@ def test_a_size_that_is_not_the_one_of_the_index_is_an_error(tmp_path: Path, sto
         client_of("s3://bkt/d", tmp_path) as client,
         pytest.raises(TransferDamagedError, match=rf"s3://bkt/d/0 has 1000 bytes .* states {stated}"),
     ):
-        client.wait(FileNeed(0, "0", stated))
+        client.wait(FileRequest(0, "0", stated))
 
 
 def test_a_compressed_file_that_holds_more_than_stated_stops_there(tmp_path: Path, store: FaultyStore) -> None:
@@ -272,14 +275,14 @@ def test_a_store_that_is_not_there_is_an_error_soon(
     began_s = time.monotonic()
     with client_of("s3://bkt/d", tmp_path, download_timeout=1.0) as client:
         with pytest.raises(StoreUnreachableError, match="said nothing for too long"):
-            client.wait(FileNeed(0, "0", 200_000))
+            client.wait(FileRequest(0, "0", 200_000))
         store.drip_s = 20
         with pytest.raises(StoreUnreachableError, match="said nothing for too long"):
-            client.wait(FileNeed(0, "1", 200_000))
+            client.wait(FileRequest(0, "1", 200_000))
         client.close()
         monkeypatch.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:9")
         with pytest.raises(StoreUnreachableError, match="ConnectionRefused"):
-            client.wait(FileNeed(0, "1", 200_000))
+            client.wait(FileRequest(0, "1", 200_000))
     assert time.monotonic() - began_s < 20
 
 
@@ -289,8 +292,8 @@ def test_a_wait_ends_at_its_deadline_and_says_for_what(tmp_path: Path, store: Fa
     store.drip_s = 0.4
     with client_of("s3://bkt/d", tmp_path) as client:
         with pytest.raises(DeadlineError, match="0 of s3://bkt/d"):
-            client.wait(FileNeed(0, "0", 400_000), timeout_s=0.5)
-        assert Path(client.wait(FileNeed(0, "0", 400_000))).read_bytes() == whole
+            client.wait(FileRequest(0, "0", 400_000), timeout_s=0.5)
+        assert Path(client.wait(FileRequest(0, "0", 400_000))).read_bytes() == whole
     assert store.n_gets["d/0"] == 1
 
 
@@ -299,12 +302,12 @@ def test_a_failed_read_ahead_is_tried_no_more_than_allowed(tmp_path: Path, store
     store.fill("d", 1, 100)
     store.faults["d/0"] = [Fault(503)] * 2
     with client_of("s3://bkt/d", tmp_path) as client:
-        client.announce("rank0", [FileNeed(0, "0", 100)])
+        client.announce("rank0", [FileRequest(0, "0", 100)])
         with pytest.raises(StoreBusyError):
-            client.wait(FileNeed(0, "0", 100))
+            client.wait(FileRequest(0, "0", 100))
         assert store.n_gets["d/0"] == 2
         time.sleep(2.1)
-        client.wait(FileNeed(0, "0", 100))
+        client.wait(FileRequest(0, "0", 100))
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, store: FaultyStore) -> None:
@@ -312,7 +315,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, store: FaultyS
     store.objects["d/sub/0"] = b"abc"
     (tmp_path / "sub").write_text("in the way")
     with client_of("s3://bkt/d", tmp_path) as client, pytest.raises(StorageError, match="sub"):
-        client.wait(FileNeed(0, "sub/0", 3))
+        client.wait(FileRequest(0, "sub/0", 3))
 
 
 def test_a_full_disk_fails_that_file_only(tmp_path: Path, store: FaultyStore) -> None:
@@ -324,13 +327,13 @@ def test_a_full_disk_fails_that_file_only(tmp_path: Path, store: FaultyStore) ->
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode(errors='replace').strip()}")
     try:
         contents = store.fill("d", 6, 1 << 20)
-        needs = [FileNeed(0, str(i), 1 << 20) for i in range(6)]
+        needs = [FileRequest(0, str(i), 1 << 20) for i in range(6)]
         with client_of("s3://bkt/d", cache) as client:
             client.announce("r", needs)
             for need in needs:
                 with contextlib.suppress(NoRoomError):
                     client.wait(need)
-            wait_until("all have ended", lambda: client.progress()["moving"] == 0)
+            wait_until("all have ended", lambda: client.status()["moving"] == 0)
             assert temporaries(cache) == []
             placed = [need for need in needs if client.is_present(need)]
             assert 3 <= len(placed) <= 4
@@ -348,13 +351,13 @@ def test_what_nobody_wants_any_more_is_given_up(store: FaultyStore, tmp_path: Pa
     """A file under way whose list is withdrawn stops in the middle; wanted again it comes, whole."""
     (whole,) = store.fill("data", 1, 20 << 20)
     store.drip_s = 0.05  # 64 KiB each: half a minute for all of it
-    need = FileNeed(0, "0", 20 << 20)
+    need = FileRequest(0, "0", 20 << 20)
     with client_of("s3://bkt/data", tmp_path) as client:
         client.announce("r", [need])
-        wait_until("it moves", lambda: client.progress()["moving_bytes"] > 0)
+        wait_until("it moves", lambda: client.status()["moving_bytes"] > 0)
         client.announce("r", [])
-        wait_until("it is given up", lambda: client.progress()["moving"] == 0)
-        assert client.progress()["failures"] == 0
+        wait_until("it is given up", lambda: client.status()["moving"] == 0)
+        assert client.status()["failures"] == 0
         assert not temporaries(tmp_path)
         store.drip_s = 0.0
         assert Path(client.wait(need)).read_bytes() == whole

@@ -15,11 +15,11 @@ import logging, os, sys
 from pathlib import Path
 sys.path[:0] = [{src!r}, {tests!r}]
 from support.fetcher_world import client_of, content
-from streaming.fetch.protocol import FileNeed, Reason, Span
+from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 logging.basicConfig()
 sys.executable = "/no-python"
 local = Path({local!r})
-needs = [FileNeed(0, str(i), 50_000) for i in range({n})]
+needs = [FileRequest(0, str(i), 50_000) for i in range({n})]
 expected = [content(f"data/{{i}}", 50_000) for i in range({n})]
 """
 
@@ -48,9 +48,9 @@ with client_of("s3://bkt/data", local) as client:
     client.announce("r", needs)
     for need, whole in zip(needs[:-1], expected):
         assert Path(client.wait(need)).read_bytes() == whole
-    (part,) = client.read_ranges([Span(FileNeed(0, "11", 50_000), 10, 20)], Reason.RANDOM)
+    (part,) = read_ranges(client, [Span(FileRequest(0, "11", 50_000), 10, 20)], Reason.RANDOM)
     assert part is None or bytes(part) == expected[11][10:20]
-    print(client.progress()["pid"] == os.getpid())
+    print(client.status()["pid"] == os.getpid())
 """,
             tmp_path,
             12,
@@ -85,6 +85,7 @@ def test_a_child_of_it_is_refused(store: FaultyStore, tmp_path: Path) -> None:
         run(
             """
 from streaming.errors import FetchError
+from support.fetching import read_ranges
 client = client_of("s3://bkt/data", local)
 client.wait(needs[0])
 pid = os.fork()

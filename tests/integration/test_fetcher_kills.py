@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from streaming.errors import FetchError
-from streaming.fetch.protocol import FileNeed
+from streaming.fetch.wire.protocol import FileRequest
 from support.fetcher_world import (
     FaultyStore,
     client_of,
@@ -53,7 +53,7 @@ def test_a_fetcher_killed_while_it_starts_is_started_again(tmp_path: Path, store
         return thread
 
     over = threading.Event()
-    for number, need in enumerate([FileNeed(0, str(number), 10_000) for number in range(4)]):
+    for number, need in enumerate([FileRequest(0, str(number), 10_000) for number in range(4)]):
         cache = tmp_path / str(number)
         killer = kill_at_first_sight(cache, 3)
         with client_of("s3://bkt/d", cache) as client:
@@ -63,7 +63,7 @@ def test_a_fetcher_killed_while_it_starts_is_started_again(tmp_path: Path, store
         over.clear()
     killer = kill_at_first_sight(tmp_path / "hopeless", 1_000)
     with client_of("s3://bkt/d", tmp_path / "hopeless") as client, pytest.raises(FetchError, match="5 times"):
-        client.wait(FileNeed(0, "0", 10_000))
+        client.wait(FileRequest(0, "0", 10_000))
     over.set()
     killer.join()
 
@@ -72,12 +72,12 @@ def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultyStor
     """Again and again, under forked and spawned workers that compare every byte: no error, nothing wrong or left."""
     cache, rng = tmp_path / "cache", random.Random(1)
     contents = store.fill("d", 32, 300_000)
-    needs = [FileNeed(0, str(i), 300_000) for i in range(32)]
+    needs = [FileRequest(0, str(i), 300_000) for i in range(32)]
     store.delay_s = 0.01
     fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
     over, n_read = spawn.Event(), spawn.Array("q", N_WORKERS, lock=False)
     with client_of("s3://bkt/d", cache) as client, contextlib.ExitStack() as stack:
-        client.progress()
+        client.status()
         started = []
         for i in range(N_WORKERS):
             arguments = (client, needs[i::N_WORKERS], contents[i::N_WORKERS], over, n_read, i)
@@ -88,8 +88,8 @@ def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultyStor
         for _ in range(N_KILLS):
             before, began_s = list(n_read), time.monotonic()
             with contextlib.suppress(ProcessLookupError):
-                os.kill(client.progress()["pid"], signal.SIGKILL)
-            client.progress()
+                os.kill(client.status()["pid"], signal.SIGKILL)
+            client.status()
             pauses_s.append(time.monotonic() - began_s)
             time.sleep(rng.uniform(0, 0.1))
             # Five deaths within one request are an error, so every worker gets on between them.
@@ -107,7 +107,7 @@ def test_after_the_death_of_all_the_next_start_sweeps(tmp_path: Path, store: Fau
     """Killed in the middle of transfers: rubbish lies there, until anybody starts again."""
     cache = tmp_path / "cache"
     contents = store.fill("d", 8, 400_000)
-    needs = [FileNeed(0, str(i), 400_000) for i in range(8)]
+    needs = [FileRequest(0, str(i), 400_000) for i in range(8)]
     store.drip_s = 30
     client = client_of("s3://bkt/d", cache)
     client.announce("rank0", needs)
@@ -131,7 +131,7 @@ def test_an_end_in_the_middle_of_transfers_leaves_nothing(tmp_path: Path, store:
     store.fill("d", 8, 400_000)
     store.drip_s = 30
     client = client_of("s3://bkt/d", cache)
-    client.announce("rank0", [FileNeed(0, str(i), 400_000) for i in range(8)])
+    client.announce("rank0", [FileRequest(0, str(i), 400_000) for i in range(8)])
     wait_until("transfers are under way", lambda: len(temporaries(cache)) == 8)
     (fetcher,) = fetchers_of(cache)
     if how == "it is asked to end":
@@ -155,14 +155,14 @@ def test_clients_that_are_killed_keep_nothing_alive(tmp_path: Path, store: Fault
 
 
 def _wait(root: str) -> None:
-    client_of("s3://bkt/d", Path(root)).wait(FileNeed(0, "0", 400_000))
+    client_of("s3://bkt/d", Path(root)).wait(FileRequest(0, "0", 400_000))
 
 
 def test_a_cache_that_is_deleted_under_it_is_made_anew(tmp_path: Path, store: FaultyStore) -> None:
     """The folder with files, lock and socket: the next clients start over, in it."""
     cache = tmp_path / "cache"
     contents = store.fill("d", 4, 1000)
-    needs = [FileNeed(0, str(i), 1000) for i in range(4)]
+    needs = [FileRequest(0, str(i), 1000) for i in range(4)]
     with client_of("s3://bkt/d", cache) as old:
         read_and_compare(old, needs[:2], contents[:2])
         for path in sorted(cache.rglob("*"), reverse=True):

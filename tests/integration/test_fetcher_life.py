@@ -21,8 +21,8 @@ import pytest
 
 from streaming.errors import FetchError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.meeting import Place, connect, place_in_root, private_place
-from streaming.fetch.protocol import PROTOCOL, Done, FileNeed, StreamConfig, receive_request, send_answer
+from streaming.fetch.wire.protocol import PROTOCOL, Done, FileRequest, receive_request, send_answer
+from streaming.fetch.wire.rendezvous import Rendezvous, connect, private_rendezvous, rendezvous_in_root
 from support.fetcher_world import (
     FaultyStore,
     client_of,
@@ -34,6 +34,7 @@ from support.fetcher_world import (
     run_all,
     wait_until,
 )
+from support.fetching import fetch_all, stream_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -49,10 +50,10 @@ def test_it_starts_on_need_and_ends_with_its_last_client(tmp_path: Path) -> None
     first, second = client_of(tmp_path / "source", cache), client_of(tmp_path / "source", cache)
     assert not cache.exists()
     read_and_compare(first, needs, [content(str(i), 1000) for i in range(3)])
-    assert first.progress()["pid"] == second.progress()["pid"]
+    assert first.status()["pid"] == second.status()["pid"]
     assert (first.n_launched, second.n_launched) == (1, 0)
     first.close()
-    wait_until("one is left", lambda: second.progress()["connections"] == 1)
+    wait_until("one is left", lambda: second.status()["connections"] == 1)
     second.close()
     wait_until("the fetcher has ended", lambda: not fetchers_of(cache))
     assert not list(cache.rglob("*.sock"))
@@ -65,7 +66,7 @@ def test_what_is_on_disk_costs_no_message_and_no_process(tmp_path: Path) -> None
     client = client_of(tmp_path / "source", cache)
     client.announce("rank0", needs)
     client.hold(start=False)
-    assert client.fetch_all(needs) == [str(cache / need.name) for need in needs]
+    assert fetch_all(client, needs) == [str(cache / need.name) for need in needs]
     assert (client.n_sent, client.n_launched) == (0, 0)
     assert fetchers_of(cache) == []
 
@@ -90,13 +91,13 @@ def test_it_sheds_what_its_starter_was_like(tmp_path: Path, monkeypatch: pytest.
         assert fetcher.ppid() not in (os.getpid(), *(child.pid for child in psutil.Process().children()))
         for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and a closed terminal are not for it
             os.kill(fetcher.pid, number)
-        assert client.progress()["pid"] == fetcher.pid
+        assert client.status()["pid"] == fetcher.pid
 
 
 def _start_limited(client: FetchClient) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    assert client.progress()
+    assert client.status()
     assert client.n_launched == 1
 
 
@@ -113,7 +114,7 @@ def test_of_many_who_start_at_once_one_does(tmp_path: Path) -> None:
 
 def _start_at_once(client: FetchClient, barrier: Any, answers: Any) -> None:
     barrier.wait(30)
-    pid = client.progress()["pid"]
+    pid = client.status()["pid"]
     barrier.wait(30)
     answers.put((pid, client.n_launched))
 
@@ -123,10 +124,10 @@ def test_a_client_that_comes_at_its_end_is_answered(tmp_path: Path) -> None:
     client = client_of(tmp_path / "source", tmp_path / "cache")
     pids = set()
     for pause_s in (1.99, 2.01):
-        pids.add(client.progress()["pid"])
+        pids.add(client.status()["pid"])
         client.close()
         time.sleep(pause_s)
-    assert client.progress()["pid"]
+    assert client.status()["pid"]
     client.close()
     assert len(pids) >= 1
 
@@ -144,8 +145,8 @@ def test_a_parent_that_used_it_may_make_children_that_do(tmp_path: Path, method:
         run_all(method, read_and_compare, [(client, needs[i::3], contents[i::3]) for i in range(3)])
         read_and_compare(client, needs, contents)
         assert client.n_launched == 1
-        wait_until("the children have gone", lambda: client.progress()["connections"] == 1)
-        assert client.progress()["files"] == 12
+        wait_until("the children have gone", lambda: client.status()["connections"] == 1)
+        assert client.status()["files"] == 12
 
 
 def test_forks_may_come_while_other_threads_read(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_forks_may_come_while_other_threads_read(tmp_path: Path) -> None:
         try:
             read_and_compare(client, needs[begin:160:4], contents[begin:160:4])
             for _ in range(100):
-                client.progress()
+                client.status()
         except BaseException as error:
             errors.append(error)
 
@@ -177,16 +178,16 @@ def test_a_connection_of_the_rank_keeps_lists_alive_between_workers(tmp_path: Pa
     """The list of a worker that has gone is still fetched, as long as one process of its job is connected."""
     store.delay_s, cache = 0.1, tmp_path / "cache"
     contents = store.fill("d", 500, 100)
-    needs = [FileNeed(0, str(i), 100) for i in range(500)]
+    needs = [FileRequest(0, str(i), 100) for i in range(500)]
     with client_of("s3://bkt/d", cache) as client:
         client.hold()
         run_all("fork", _announce, [(client, needs)])
         wait_until("the list of the dead worker was fetched", lambda: all(map(client.is_present, needs)))
-        assert client.progress()["files"] == 500
+        assert client.status()["files"] == 500
         read_and_compare(client, needs, contents)
 
 
-def _announce(client: FetchClient, needs: list[FileNeed]) -> None:
+def _announce(client: FetchClient, needs: list[FileRequest]) -> None:
     client.announce("worker0", needs)
 
 
@@ -194,19 +195,19 @@ def test_the_list_of_a_dead_job_dies_with_it(tmp_path: Path, store: FaultyStore)
     """While the fetcher goes on for another job."""
     store.delay_s, cache = 0.1, tmp_path / "cache"
     store.fill("d", 3000, 10)
-    needs = [FileNeed(0, str(i), 10) for i in range(3000)]
+    needs = [FileRequest(0, str(i), 10) for i in range(3000)]
     with client_of("s3://bkt/d", cache) as other:
         other.hold()
         with processes("fork", _announce_and_stay, [(str(cache), needs)]):
-            wait_until("some of its list has come", lambda: other.progress()["files"] > 10)
-        wait_until("its list was dropped", lambda: other.progress()["known"] == 0)
+            wait_until("some of its list has come", lambda: other.status()["files"] > 10)
+        wait_until("its list was dropped", lambda: other.status()["known"] == 0)
         n_gets = store.n_gets.total()
         assert n_gets < 3000
         time.sleep(0.5)
         assert store.n_gets.total() == n_gets
 
 
-def _announce_and_stay(root: str, needs: list[FileNeed]) -> None:
+def _announce_and_stay(root: str, needs: list[FileRequest]) -> None:
     client = client_of("s3://bkt/d", Path(root))
     client.announce("worker0", needs)
     time.sleep(60)
@@ -217,14 +218,14 @@ def test_clients_come_and_go_without_a_trace(tmp_path: Path) -> None:
     needs = filled(tmp_path / "source", 1, 10)
     with client_of(tmp_path / "source", tmp_path / "cache") as held:
         held.hold()
-        held.progress()
+        held.status()
         gc.collect()
         gc.collect()  # what other tests left to the collector
         n_open, n_threads = len(os.listdir("/proc/self/fd")), threading.active_count()
         for i in range(600):
             client = client_of(tmp_path / "source", tmp_path / "cache")
             if i % 3 == 0:
-                client.progress()
+                client.status()
                 client.hold()
             if i % 2 == 0:
                 client.close()
@@ -238,7 +239,7 @@ def test_clients_come_and_go_without_a_trace(tmp_path: Path) -> None:
 def test_a_thread_takes_its_connection_with_it(tmp_path: Path) -> None:
     """A thousand threads one after another do not leave a thousand sockets."""
     with client_of(tmp_path / "source", tmp_path / "cache") as client:
-        client.progress()
+        client.status()
         gc.collect()
         n_open = len(os.listdir("/proc/self/fd"))
         for _ in range(20):
@@ -257,15 +258,15 @@ def test_closing_ends_what_others_wait_for(tmp_path: Path, store: FaultyStore) -
 
     def wait() -> None:
         try:
-            client.wait(FileNeed(0, "0", 400_000))
+            client.wait(FileRequest(0, "0", 400_000))
         except Exception as error:
             errors.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    wait_until("it waits", lambda: client.progress()["moving"] == 1)
+    wait_until("it waits", lambda: client.status()["moving"] == 1)
     run_all("fork", FetchClient.close, [(client,)])
-    assert client.progress()["connections"] == 2
+    assert client.status()["connections"] == 2
     began_s = time.monotonic()
     client.close()
     thread.join()
@@ -278,12 +279,12 @@ def test_a_pickled_client_is_its_configuration(tmp_path: Path) -> None:
     """The same job, no connection, no secret of the environment."""
     client = client_of(tmp_path / "source", tmp_path / "cache")
     with client:
-        pid = client.progress()["pid"]
+        pid = client.status()["pid"]
         copy = pickle.loads(pickle.dumps(client))
         assert copy.job == client.job
         assert (copy.n_sent, len(copy._session._connections)) == (0, 0)
         with copy:
-            assert copy.progress()["pid"] == pid
+            assert copy.status()["pid"] == pid
 
 
 # --- places
@@ -314,7 +315,7 @@ def test_who_cannot_meet_in_the_root_meets_elsewhere(tmp_path: Path, monkeypatch
         client_of(tmp_path / "source", tmp_path / "cache") as two,
     ):
         read_and_compare(one, needs, [content(str(i), 100) for i in range(2)])
-        assert one.progress()["pid"] == two.progress()["pid"]
+        assert one.status()["pid"] == two.status()["pid"]
     assert [path.suffix for path in sorted((tmp_path / "run" / "streaming").glob("*.lock"))] == [".lock"]
 
 
@@ -322,7 +323,7 @@ def test_a_client_without_a_root_litters_nobody(tmp_path: Path, monkeypatch: pyt
     """As a writer's."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     with FetchClient(None, []) as client:
-        assert client.progress()["connections"] == 1
+        assert client.status()["connections"] == 1
     assert os.listdir(tmp_path) == ["run"]
 
 
@@ -332,26 +333,26 @@ def test_a_folder_of_another_user_is_no_place(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
-    place = place_in_root(str(tmp_path / "cache"), os.environ)
+    place = rendezvous_in_root(str(tmp_path / "cache"), os.environ)
     os.chown(place.folder, 65534, 65534)
     with client_of(tmp_path / "source", tmp_path / "cache") as client:
-        assert client.progress()
+        assert client.status()
     assert not Path(place.socket).exists()
     for folder in (tmp_path / "run" / "streaming", tmp_path / "temp" / f"streaming-{os.geteuid()}"):
         folder.mkdir(parents=True, exist_ok=True)
         os.chown(folder, 65534, 65534)
     with pytest.raises(FetchError, match="no place to meet"):
-        private_place(None, os.environ)
+        private_rendezvous(None, os.environ)
 
 
 @ROOT_ONLY
 def test_a_socket_planted_by_another_user_counts_as_none(tmp_path: Path) -> None:
     """Whatever it would answer; our own fetcher takes its place."""
-    place = place_in_root(str(tmp_path), os.environ)
+    place = rendezvous_in_root(str(tmp_path), os.environ)
     with processes("fork", _listen_as_nobody, [(place.socket,)]):
         wait_until("the other user listens", lambda: Path(place.socket).exists())
         with client_of(tmp_path / "source", tmp_path) as client:
-            assert client.progress()["pid"] in {fetcher.pid for fetcher in fetchers_of(tmp_path)}
+            assert client.status()["pid"] in {fetcher.pid for fetcher in fetchers_of(tmp_path)}
 
 
 def _bind(ear: socket.socket, path: str) -> None:
@@ -379,13 +380,13 @@ def test_other_credentials_are_another_fetcher(tmp_path: Path, monkeypatch: pyte
     cache = tmp_path / "cache"
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "one")
     with client_of(tmp_path / "source", cache) as one, client_of(tmp_path / "source", cache) as two:
-        pid = one.progress()["pid"]
+        pid = one.status()["pid"]
         monkeypatch.setenv("RANK", "7")
-        assert two.progress()["pid"] == pid
+        assert two.status()["pid"] == pid
         two.close()
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "two")
-        assert two.progress()["pid"] != pid
-        assert one.progress()["pid"] == pid
+        assert two.status()["pid"] != pid
+        assert one.status()["pid"] == pid
         names = {path.name for path in cache.rglob("*.lock")}
         assert len(names) == 2
         words = " ".join(word for fetcher in fetchers_of(cache) for word in fetcher.cmdline())
@@ -402,10 +403,10 @@ def test_another_protocol_is_an_error_with_both_versions(tmp_path: Path) -> None
 
     client = client_of(tmp_path / "source", tmp_path)
     with (
-        _Impostor(place_in_root(str(tmp_path), os.environ), answer),
+        _Impostor(rendezvous_in_root(str(tmp_path), os.environ), answer),
         pytest.raises(FetchError, match=rf"protocol {PROTOCOL + 1} \(version 77.0\).*{PROTOCOL} "),
     ):
-        client.progress()
+        client.status()
     assert client.n_launched == 0
 
 
@@ -420,18 +421,18 @@ def test_a_fetcher_that_dies_again_and_again_is_an_error_with_its_log(tmp_path: 
         receive_request(peer)
         n_asked += 1
 
-    place = place_in_root(str(tmp_path), os.environ)
+    place = rendezvous_in_root(str(tmp_path), os.environ)
     Path(place.log).write_text("its last words")
     client = client_of(tmp_path / "source", tmp_path)
     with _Impostor(place, answer), pytest.raises(FetchError, match=r"(?s)lost 5 times.*its last words"):
-        client.progress()
+        client.status()
     assert n_asked == 5
 
 
 class _Impostor:
     """Listens in the fetcher's place and treats every peer in the same way."""
 
-    def __init__(self, place: Place, answer: Callable[[socket.socket], None]) -> None:
+    def __init__(self, place: Rendezvous, answer: Callable[[socket.socket], None]) -> None:
         self._answer, self._place = answer, place
         self._ear = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         _bind(self._ear, place.socket)
@@ -465,10 +466,10 @@ def test_streams_may_lie_anywhere(tmp_path: Path) -> None:
     rubbish.parent.mkdir()
     rubbish.touch()
     configs = [
-        StreamConfig(str(tmp_path / side), str(tmp_path / cache)) for side, cache in (("a", "one"), ("b", "two"))
+        stream_config(str(tmp_path / side), str(tmp_path / cache)) for side, cache in (("a", "one"), ("b", "two"))
     ]
     with FetchClient(str(tmp_path / "one"), configs) as client:
         assert client.wait(needs[0]) == str(tmp_path / "one" / "0")
-        assert client.wait(FileNeed(1, "0", 10)) == str(tmp_path / "two" / "0")
+        assert client.wait(FileRequest(1, "0", 10)) == str(tmp_path / "two" / "0")
         wait_until("rubbish is swept", lambda: not rubbish.exists())
     assert not (tmp_path / "two" / ".streaming").exists()

@@ -16,10 +16,11 @@ from streaming.cache.files import table_name
 from streaming.cache.inventory import SOURCE_NAME, claim, source_of
 from streaming.errors import NoRoomError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import FileNeed, Reason, Span, StreamConfig
+from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 from streaming.formats.compression import compress
 from support.disks import bytes_in, names_in, own_disk, used_bytes, watched, write_dataset
 from support.fetcher_world import FaultyStore, as_bytes, client_of, content, run_all, temporaries, wait_until
+from support.fetching import fetch_all, read_ranges, stream_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -28,12 +29,12 @@ N_BYTES = 100_000
 
 def limited(remote: str | Path, local: Path, limit_bytes: int, **config: Any) -> FetchClient:
     """A client whose job has a limit."""
-    streams = [StreamConfig(str(remote), str(local), **config)]
+    streams = [stream_config(str(remote), str(local), **config)]
     return FetchClient(str(local), streams, cache_limit=limit_bytes)
 
 
-def needs_of(names: Sequence[int], n_bytes: int = N_BYTES) -> list[FileNeed]:
-    return [FileNeed(0, str(i), n_bytes) for i in names]
+def needs_of(names: Sequence[int], n_bytes: int = N_BYTES) -> list[FileRequest]:
+    return [FileRequest(0, str(i), n_bytes) for i in names]
 
 
 # --- never too much
@@ -45,12 +46,12 @@ def test_never_more_lies_there_than_may(tmp_path: Path, store: FaultyStore, keep
     page = os.sysconf("SC_PAGE_SIZE")
     n_bytes = 25 * page
     contents = [content(f"d/{i}", n_bytes // 2) * 2 for i in range(30)]
-    needs = [FileNeed(0, f"{i}", n_bytes) for i in range(30)]
+    needs = [FileRequest(0, f"{i}", n_bytes) for i in range(30)]
     if keep_zip is None:
         store.objects |= {f"d/{i}": whole for i, whole in enumerate(contents)}
     else:
         zipped = [compress("zstd:3", whole) for whole in contents]
-        needs = [FileNeed(0, f"{i}", n_bytes, f"{i}.z", len(zipped[i]), "zstd:3") for i in range(30)]
+        needs = [FileRequest(0, f"{i}", n_bytes, f"{i}.z", len(zipped[i]), "zstd:3") for i in range(30)]
         store.objects |= {f"d/{i}.z": whole for i, whole in enumerate(zipped)}
     store.drip_s = 0.002
     cache = tmp_path / "cache"
@@ -60,7 +61,7 @@ def test_never_more_lies_there_than_may(tmp_path: Path, store: FaultyStore, keep
         before = used_bytes(cache)
         with watched(cache) as most:
             run_all("fork", _read_with_leases, [(client, needs, contents, seed) for seed in range(4)])
-        numbers = client.progress()
+        numbers = client.status()
         assert numbers["evicted"] > 0
         assert numbers["cache_bytes"] <= limit
         assert temporaries(cache) == []
@@ -70,7 +71,7 @@ def test_never_more_lies_there_than_may(tmp_path: Path, store: FaultyStore, keep
     assert most[0] - before > limit // 2
 
 
-def _read_with_leases(client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes], seed: int) -> None:
+def _read_with_leases(client: FetchClient, needs: Sequence[FileRequest], contents: Sequence[bytes], seed: int) -> None:
     rng = random.Random(seed)
     order = [rng.randrange(len(needs)) for _ in range(60)]
     for at, number in enumerate(order):
@@ -92,7 +93,7 @@ def test_a_cache_that_holds_too_much_shrinks_when_a_limit_comes(tmp_path: Path, 
     store.fill("d", 10, N_BYTES)
     needs = needs_of(range(10))
     with client_of("s3://bkt/d", tmp_path) as free:
-        free.fetch_all(needs)
+        fetch_all(free, needs)
     write_dataset(tmp_path, needs)
     n_index = (tmp_path / "index.json").stat().st_size
     with limited("s3://bkt/d", tmp_path, 100 * N_BYTES) as reader:
@@ -129,7 +130,7 @@ def test_what_is_needed_last_goes_first(tmp_path: Path, store: FaultyStore) -> N
     """Before that what no list has, the longest unused first; what is held stays."""
     store.fill("d", 8, N_BYTES)
     with limited("s3://bkt/d", tmp_path, 5 * N_BYTES) as client:
-        client.fetch_all(needs_of([0, 1, 2, 3, 4]))
+        fetch_all(client, needs_of([0, 1, 2, 3, 4]))
         client.announce("r", needs_of([3, 1, 0]), needs_of([2]))
         client.wait(*needs_of([5]))
         assert names_in(tmp_path) == {"0", "1", "2", "3", "5"}
@@ -141,7 +142,7 @@ def test_what_is_needed_last_goes_first(tmp_path: Path, store: FaultyStore) -> N
         client.announce("r", (), needs_of([1, 2, 3, 6, 7]))
         with pytest.raises(NoRoomError, match=r"d/5 has no room below .*500,000 of 500,000 bytes .*raise cache_limit"):
             client.wait(*needs_of([5]))
-        assert as_bytes(client.read_ranges([Span(needs_of([5])[0], 0, 9)], Reason.NO_ROOM)) == [
+        assert as_bytes(read_ranges(client, [Span(needs_of([5])[0], 0, 9)], Reason.NO_ROOM)) == [
             content("d/5", N_BYTES)[:9]
         ]
 
@@ -164,7 +165,7 @@ def test_a_file_that_vanished_leaves_its_room(tmp_path: Path, store: FaultyStore
     with limited("s3://bkt/d", tmp_path, 2 * N_BYTES) as client:
         client.announce("r", needs, needs[:2])
         wait_until("two have come", lambda: names_in(tmp_path) == {"0", "1"})
-        wait_until("nothing moves", lambda: client.progress()["moving"] == 0)
+        wait_until("nothing moves", lambda: client.status()["moving"] == 0)
         os.unlink(tmp_path / "0")
         wait_until("the third has come", lambda: names_in(tmp_path) == {"1", "2"})
 
@@ -175,17 +176,17 @@ def test_offset_tables_count(tmp_path: Path, store: FaultyStore) -> None:
     needs = needs_of(range(3))
     n_table = 10_000
     with limited("s3://bkt/d", tmp_path, 2 * N_BYTES) as client:
-        client.fetch_all(needs[:2])
+        fetch_all(client, needs[:2])
         client.announce("r", needs[:2], needs[:2])
         for _ in range(2):
-            table = client.read_ranges([Span(needs[2], 0, n_table, keep=True)], Reason.RANDOM)
+            table = read_ranges(client, [Span(needs[2], 0, n_table, keep=True)], Reason.RANDOM)
             assert as_bytes(table) == [content("d/2", N_BYTES)[:n_table]]
-            wait_until("the fetcher has nothing to do", lambda: client.progress()["ranges_are_idle"])
+            wait_until("the fetcher has nothing to do", lambda: client.status()["ranges_are_idle"])
             assert names_in(tmp_path) == {"0", "1"}
         client.announce("r", needs[:1], needs[:1])
-        client.read_ranges([Span(needs[2], 0, n_table, keep=True)], Reason.RANDOM)
+        read_ranges(client, [Span(needs[2], 0, n_table, keep=True)], Reason.RANDOM)
         wait_until("the table is kept", lambda: names_in(tmp_path) == {"0", table_name("2")})
-        assert client.progress()["cache_bytes"] == N_BYTES + n_table
+        assert client.status()["cache_bytes"] == N_BYTES + n_table
 
 
 def test_a_cache_filled_in_the_future_is_used_like_any_other(tmp_path: Path, store: FaultyStore) -> None:
@@ -193,7 +194,7 @@ def test_a_cache_filled_in_the_future_is_used_like_any_other(tmp_path: Path, sto
     store.fill("d", 6, N_BYTES)
     needs = needs_of(range(6))
     with client_of("s3://bkt/d", tmp_path) as free:
-        free.fetch_all(needs[:4])
+        fetch_all(free, needs[:4])
     write_dataset(tmp_path, needs)
     n_index = (tmp_path / "index.json").stat().st_size
     for name in "0123":
@@ -224,7 +225,7 @@ def test_what_is_not_ours_stays(tmp_path: Path, store: FaultyStore) -> None:
         for need in needs_of(range(6)):
             client.wait(need)
         assert names_in(cache) == {"index.json", "my.mds", "link", "4", "5"}
-        assert client.progress()["cache_bytes"] == 2 * N_BYTES + n_own
+        assert client.status()["cache_bytes"] == 2 * N_BYTES + n_own
     assert names_in(own) == {"index.json", "0", "1", "notes.txt"}
     with (
         limited("s3://bkt/d", cache, n_own) as client,
@@ -248,15 +249,15 @@ def test_a_source_stays_though_it_lies_in_a_cache(tmp_path: Path, store: FaultyS
     elsewhere.symlink_to(copy)
     before = names_in(copy)
     streams = [
-        StreamConfig("s3://bkt/d", str(cache / "d"), root=str(cache)),
-        StreamConfig(str(elsewhere), str(cache / "second"), root=str(cache)),
-        StreamConfig(str(copy), str(copy), root=str(cache)),
+        stream_config("s3://bkt/d", str(cache / "d"), root=str(cache)),
+        stream_config(str(elsewhere), str(cache / "second"), root=str(cache)),
+        stream_config(str(copy), str(copy), root=str(cache)),
     ]
     with FetchClient(str(cache), streams, cache_limit=bytes_in(cache) + 2 * N_BYTES) as client:
         for i in range(6):
-            client.wait(FileNeed(0, str(i), N_BYTES))
-        client.wait(FileNeed(1, "0", N_BYTES))
-        assert client.progress()["evicted"] == 5
+            client.wait(FileRequest(0, str(i), N_BYTES))
+        client.wait(FileRequest(1, "0", N_BYTES))
+        assert client.status()["evicted"] == 5
     assert names_in(copy) == before
 
 
@@ -271,7 +272,7 @@ def test_a_folder_filled_by_another_loader_gives_way_while_a_job_uses_it(tmp_pat
     n_theirs = bytes_in(theirs)
 
     def client_in(*folders: Path) -> FetchClient:
-        streams = [StreamConfig("s3://bkt/d", str(folder), root=str(tmp_path)) for folder in folders]
+        streams = [stream_config("s3://bkt/d", str(folder), root=str(tmp_path)) for folder in folders]
         return FetchClient(str(tmp_path), streams, cache_limit=n_theirs + N_BYTES)
 
     with client_in(ours) as client:
@@ -279,6 +280,6 @@ def test_a_folder_filled_by_another_loader_gives_way_while_a_job_uses_it(tmp_pat
             client.wait(need)
         assert (names_in(ours), len(names_in(theirs))) == ({"1"}, 5)
     with client_in(theirs, ours) as client:
-        client.announce("r", [FileNeed(1, "2", N_BYTES), FileNeed(1, "1", N_BYTES)])
-        client.wait(FileNeed(1, "2", N_BYTES))
+        client.announce("r", [FileRequest(1, "2", N_BYTES), FileRequest(1, "1", N_BYTES)])
+        client.wait(FileRequest(1, "2", N_BYTES))
         assert (names_in(ours), len(names_in(theirs))) == ({"1", "2"}, 4)

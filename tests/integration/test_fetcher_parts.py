@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import StoreUnreachableError, TransferDamagedError
-from streaming.fetch.parts import MIN_BYTES, PART_BYTES
-from streaming.fetch.protocol import FileNeed
+from streaming.fetch.transfer.parts import MIN_BYTES, PART_BYTES
+from streaming.fetch.wire.protocol import FileRequest
 from streaming.formats.hashing import hasher
 from support.fetcher_world import Fault, FaultyStore, client_of, content, temporaries, wait_until
+from support.fetching import fetch_all
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -27,10 +28,10 @@ def whole() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def hashed(whole: bytes) -> FileNeed:
+def hashed(whole: bytes) -> FileRequest:
     digest = hasher("xxh3_64")
     digest.update(whole)
-    return FileNeed(0, "large", len(whole), hash_name="xxh3_64", hash_hex=digest.hexdigest())
+    return FileRequest(0, "large", len(whole), hash_name="xxh3_64", hash_hex=digest.hexdigest())
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def parts_asked(store: FaultyStore) -> Counter[int]:
     return Counter(begin for _, begin in store.ranges)
 
 
-def test_each_part_is_fetched_once(tmp_path: Path, large: FaultyStore, hashed: FileNeed, whole: bytes) -> None:
+def test_each_part_is_fetched_once(tmp_path: Path, large: FaultyStore, hashed: FileRequest, whole: bytes) -> None:
     """Of a file that is waited for alone; several at the same time, nothing beside them, and no more than it has."""
     n_at_once, most, lock = [0], [0], threading.Lock()
 
@@ -63,7 +64,7 @@ def test_each_part_is_fetched_once(tmp_path: Path, large: FaultyStore, hashed: F
     large.rule = look
     with client_of("s3://bkt/d", tmp_path) as client:
         assert is_same(client.wait(hashed), whole)
-        assert client.progress()["remotes"]["s3://bkt/d"]["bytes"] == N_BYTES
+        assert client.status()["remotes"]["s3://bkt/d"]["bytes"] == N_BYTES
     assert parts_asked(large) == Counter(dict.fromkeys(range(0, N_BYTES, PART_BYTES), 1))
     assert large.n_gets.total() == N_BYTES // PART_BYTES
     assert 4 <= most[0] <= 16
@@ -76,14 +77,14 @@ def test_what_others_wait_for_comes_in_one(tmp_path: Path, store: FaultyStore) -
     store.objects |= {f"d/{i}": bytes(n_bytes) for i in range(20)}
     store.objects["d/small"] = bytes(MIN_BYTES - 1)
     with client_of("s3://bkt/d", tmp_path) as client:
-        client.wait(FileNeed(0, "small", MIN_BYTES - 1))
-        client.fetch_all([FileNeed(0, str(i), n_bytes) for i in range(20)])
+        client.wait(FileRequest(0, "small", MIN_BYTES - 1))
+        fetch_all(client, [FileRequest(0, str(i), n_bytes) for i in range(20)])
     assert not [key for key, _ in store.ranges if key == "d/small"]
     assert store.n_gets["d/0"] == 1
 
 
 def test_a_part_that_was_cut_comes_again_alone(
-    tmp_path: Path, large: FaultyStore, hashed: FileNeed, whole: bytes
+    tmp_path: Path, large: FaultyStore, hashed: FileRequest, whole: bytes
 ) -> None:
     """The others are not fetched again; it counts as one of the attempts that are allowed."""
     cut = threading.Lock()
@@ -101,7 +102,7 @@ def test_a_part_that_was_cut_comes_again_alone(
 
 
 def test_a_flipped_byte_costs_all_of_it_once_more(
-    tmp_path: Path, large: FaultyStore, hashed: FileNeed, whole: bytes
+    tmp_path: Path, large: FaultyStore, hashed: FileRequest, whole: bytes
 ) -> None:
     """The hash covers the file, so it cannot tell which part; flipped for ever it is an error, and nothing stays."""
     flip = threading.Lock()
@@ -135,15 +136,15 @@ def test_a_file_that_is_replaced_while_it_comes_is_of_one_version(
 
     large.rule = replace_once
     with client_of("s3://bkt/d", tmp_path) as client:
-        assert is_same(client.wait(FileNeed(0, "large", N_BYTES)), other)
+        assert is_same(client.wait(FileRequest(0, "large", N_BYTES)), other)
 
 
-def test_a_part_that_never_comes_is_an_error(tmp_path: Path, large: FaultyStore, hashed: FileNeed) -> None:
+def test_a_part_that_never_comes_is_an_error(tmp_path: Path, large: FaultyStore, hashed: FileRequest) -> None:
     """Soon, with as many attempts as allowed, and the fetcher is as it was."""
     large.rule = lambda _, is_range: Fault(silent=True) if len(large.ranges) >= 8 else None
     with client_of("s3://bkt/d", tmp_path, download_timeout=1.0) as client:
         with pytest.raises(StoreUnreachableError, match="attempt 2 of 2"):
             client.wait(hashed)
-        wait_until("nothing moves", lambda: client.progress()["moving"] == 0)
+        wait_until("nothing moves", lambda: client.status()["moving"] == 0)
         assert temporaries(tmp_path) == []
-        assert client.progress()["known"] <= 1
+        assert client.status()["known"] <= 1

@@ -15,8 +15,9 @@ import pytest
 from streaming.cache.files import table_name
 from streaming.errors import FetchError, StorageError, TransferDamagedError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import FileNeed, Reason, Span
+from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 from support.fetcher_world import Fault, FaultyStore, as_bytes, client_of, content, run_all, wait_until
+from support.fetching import read_ranges
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -24,8 +25,8 @@ N_BYTES = 2_000_000
 KIB = 1 << 10
 
 
-def needs_of(n: int, n_bytes: int = N_BYTES) -> list[FileNeed]:
-    return [FileNeed(0, str(i), n_bytes) for i in range(n)]
+def needs_of(n: int, n_bytes: int = N_BYTES) -> list[FileRequest]:
+    return [FileRequest(0, str(i), n_bytes) for i in range(n)]
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -39,7 +40,7 @@ def test_all_spans_come_right(tmp_path: Path, store: FaultyStore, reason: Reason
         spans += [Span(need, at := rng.randrange(N_BYTES - 9), at + rng.randint(1, 9)) for _ in range(12)]
     rng.shuffle(spans)
     with client_of("s3://bkt/d", tmp_path) as client:
-        parts = client.read_ranges(spans, reason)
+        parts = read_ranges(client, spans, reason)
     assert as_bytes(parts) == [contents[int(span.need.name)][span.begin : span.end] for span in spans]
     assert len(store.ranges) < len(spans)
     if reason not in (Reason.RANDOM, Reason.FEW):  # of which these make whole files come, too
@@ -53,9 +54,9 @@ def test_ranges_that_lie_close_are_one_request(tmp_path: Path, store: FaultyStor
     close = [Span(one, at * 200 * KIB, at * 200 * KIB + 10) for at in range(4)]
     far = [Span(two, 0, 10), Span(two, 10 + 256 * KIB, 20 + 256 * KIB)]
     with client_of("s3://bkt/d", tmp_path) as client:
-        client.read_ranges([*close, *far], Reason.FEW)
+        read_ranges(client, [*close, *far], Reason.FEW)
         assert Counter(key for key, _ in store.ranges) == {"d/0": 1, "d/1": 2}
-        counted = client.progress()["remotes"]["s3://bkt/d"]
+        counted = client.status()["remotes"]["s3://bkt/d"]
         assert counted["ranges_few"] == 3
         assert counted["range_bytes"] == counted["bytes"] == 600 * KIB + 10 + 20
 
@@ -64,17 +65,17 @@ def test_an_offset_table_is_kept_for_all(tmp_path: Path, store: FaultyStore) -> 
     """Beside the place of its file, in a folder of its own if need be; another process finds it there."""
     whole = content("shard", N_BYTES)
     store.objects["d/sub/shard.mds"] = whole
-    need = FileNeed(0, "sub/shard.mds", N_BYTES)
+    need = FileRequest(0, "sub/shard.mds", N_BYTES)
     with client_of("s3://bkt/d", tmp_path) as client:
-        assert as_bytes(client.read_ranges([Span(need, 0, 400, keep=True)], Reason.RANDOM)) == [whole[:400]]
+        assert as_bytes(read_ranges(client, [Span(need, 0, 400, keep=True)], Reason.RANDOM)) == [whole[:400]]
         wait_until("it is kept", (tmp_path / table_name(need.name)).exists)
         assert (tmp_path / table_name(need.name)).read_bytes() == whole[:400]
         run_all("spawn", _read_table, [(client, need, whole[:400])])
         assert len(store.ranges) == 1
 
 
-def _read_table(client: FetchClient, need: FileNeed, expected: bytes) -> None:
-    assert as_bytes(client.read_ranges([Span(need, 0, len(expected), keep=True)], Reason.RANDOM)) == [expected]
+def _read_table(client: FetchClient, need: FileRequest, expected: bytes) -> None:
+    assert as_bytes(read_ranges(client, [Span(need, 0, len(expected), keep=True)], Reason.RANDOM)) == [expected]
 
 
 def test_a_file_that_is_there_or_nearly_is_waited_for(tmp_path: Path, store: FaultyStore) -> None:
@@ -85,23 +86,23 @@ def test_a_file_that_is_there_or_nearly_is_waited_for(tmp_path: Path, store: Fau
         client.wait(there)
         store.drip_s = 0.3
         client.announce("r", [coming])
-        wait_until("some of it has come", lambda: client.progress()["moving_bytes"] > 0)
+        wait_until("some of it has come", lambda: client.status()["moving_bytes"] > 0)
         spans = [Span(there, 0, 9), Span(coming, 0, 9)]
-        assert as_bytes(client.read_ranges(spans, Reason.AHEAD, due_s=1000.0)) == [None, None]
-        assert as_bytes(client.read_ranges(spans, Reason.AHEAD, due_s=0.0)) == [None, content("d/1", N_BYTES)[:9]]
-        assert as_bytes(client.read_ranges(spans, Reason.RANDOM, due_s=1000.0)) == [None, content("d/1", N_BYTES)[:9]]
+        assert as_bytes(read_ranges(client, spans, Reason.AHEAD, due_s=1000.0)) == [None, None]
+        assert as_bytes(read_ranges(client, spans, Reason.AHEAD, due_s=0.0)) == [None, content("d/1", N_BYTES)[:9]]
+        assert as_bytes(read_ranges(client, spans, Reason.RANDOM, due_s=1000.0)) == [None, content("d/1", N_BYTES)[:9]]
 
 
 def test_who_reads_ahead_too_much_is_refused(tmp_path: Path, store: FaultyStore) -> None:
     """All of what was asked for at once, or none; a refusal costs nothing."""
     n = 4000  # of which the budget has 2,048, and 5 seconds more
-    needs = [FileNeed(0, f"{i}", 100) for i in range(n)]
+    needs = [FileRequest(0, f"{i}", 100) for i in range(n)]
     store.objects |= {f"d/{i}": bytes(100) for i in range(n)}
     with client_of("s3://bkt/d", tmp_path) as client:
-        assert set(as_bytes(client.read_ranges([Span(need, 0, 9) for need in needs], Reason.AHEAD))) == {None}
+        assert set(as_bytes(read_ranges(client, [Span(need, 0, 9) for need in needs], Reason.AHEAD))) == {None}
         assert store.n_gets.total() == 0
         some = [Span(need, 0, 9) for need in needs[:100]]
-        assert as_bytes(client.read_ranges(some, Reason.AHEAD)) == [bytes(9)] * 100
+        assert as_bytes(read_ranges(client, some, Reason.AHEAD)) == [bytes(9)] * 100
 
 
 @pytest.mark.parametrize("reason", [Reason.RANDOM, Reason.FEW])
@@ -112,19 +113,19 @@ def test_a_file_of_which_much_is_read_comes_whole(tmp_path: Path, store: FaultyS
     n_half = N_BYTES // 2
     with client_of("s3://bkt/d", tmp_path) as client:
         for _ in range(2):
-            assert as_bytes(client.read_ranges([Span(need, 0, n_half - 1)], reason)) == [whole[: n_half - 1]]
+            assert as_bytes(read_ranges(client, [Span(need, 0, n_half - 1)], reason)) == [whole[: n_half - 1]]
             assert not (tmp_path / "0").exists()
-            assert as_bytes(client.read_ranges([Span(need, 7, 8)], reason)) == [whole[7:8]]
+            assert as_bytes(read_ranges(client, [Span(need, 7, 8)], reason)) == [whole[7:8]]
             wait_until("it has come", lambda: client.is_present(need))
-            wait_until("and is known to", lambda: client.progress()["moving"] == 0)
-            assert as_bytes(client.read_ranges([Span(need, 7, 8)], reason)) == [None]
+            wait_until("and is known to", lambda: client.status()["moving"] == 0)
+            assert as_bytes(read_ranges(client, [Span(need, 7, 8)], reason)) == [None]
             os.unlink(tmp_path / "0")
     assert store.n_gets["d/0"] - len(store.ranges) == 2
     with client_of("s3://bkt/d", tmp_path) as client:
-        client.read_ranges([Span(need, 0, N_BYTES)], Reason.AHEAD)
-        client.read_ranges([Span(need, 0, N_BYTES)], Reason.NO_ROOM)
-        client.read_ranges([Span(FileNeed(0, "0", -1), 0, 9)], Reason.RANDOM)
-        assert client.progress()["known"] == 0
+        read_ranges(client, [Span(need, 0, N_BYTES)], Reason.AHEAD)
+        read_ranges(client, [Span(need, 0, N_BYTES)], Reason.NO_ROOM)
+        read_ranges(client, [Span(FileRequest(0, "0", -1), 0, 9)], Reason.RANDOM)
+        assert client.status()["known"] == 0
 
 
 def test_what_is_not_the_object_of_the_index_is_an_error(tmp_path: Path, store: FaultyStore) -> None:
@@ -133,28 +134,28 @@ def test_what_is_not_the_object_of_the_index_is_an_error(tmp_path: Path, store: 
     other, replaced, cut = needs_of(3, 1000)
     with client_of("s3://bkt/d", tmp_path) as client:
         with pytest.raises(TransferDamagedError, match=r"d/0 has 1000 bytes in the store; the index states 999"):
-            client.read_ranges([Span(replace(other, n_bytes=999), 0, 9)], Reason.RANDOM)
-        client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)
+            read_ranges(client, [Span(replace(other, n_bytes=999), 0, 9)], Reason.RANDOM)
+        read_ranges(client, [Span(replaced, 0, 9)], Reason.RANDOM)
         store.objects["d/1"] = bytes(1000)
         with pytest.raises(TransferDamagedError, match=r"d/1.*changed"):
-            client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)
-        assert as_bytes(client.read_ranges([Span(replaced, 0, 9)], Reason.RANDOM)) == [bytes(9)]
+            read_ranges(client, [Span(replaced, 0, 9)], Reason.RANDOM)
+        assert as_bytes(read_ranges(client, [Span(replaced, 0, 9)], Reason.RANDOM)) == [bytes(9)]
         store.faults["d/2"] = [Fault(cut_after=3)]
-        assert as_bytes(client.read_ranges([Span(cut, 0, 9)], Reason.RANDOM)) == [content("d/2", 1000)[:9]]
+        assert as_bytes(read_ranges(client, [Span(cut, 0, 9)], Reason.RANDOM)) == [content("d/2", 1000)[:9]]
         store.faults["d/2"] = [Fault(cut_after=3)] * 2
         with pytest.raises(TransferDamagedError, match="d/2"):
-            client.read_ranges([Span(cut, 0, 9)], Reason.RANDOM)
+            read_ranges(client, [Span(cut, 0, 9)], Reason.RANDOM)
 
 
 def test_what_cannot_be_read_by_parts_is_refused(tmp_path: Path, store: FaultyStore) -> None:
     """A compressed file; more than one answer can hold."""
-    zipped = FileNeed(0, "0", 100, "0.z", 50, "zstd")
-    large = FileNeed(0, "1", 1 << 30)
+    zipped = FileRequest(0, "0", 100, "0.z", 50, "zstd")
+    large = FileRequest(0, "1", 1 << 30)
     with client_of("s3://bkt/d", tmp_path) as client:
         with pytest.raises(StorageError, match="compressed"):
-            client.read_ranges([Span(zipped, 0, 9)], Reason.RANDOM)
+            read_ranges(client, [Span(zipped, 0, 9)], Reason.RANDOM)
         with pytest.raises(FetchError, match="1 GiB is the limit"):
-            client.read_ranges([Span(large, 0, 1 << 30), Span(large, 0, 1)], Reason.RANDOM)
+            read_ranges(client, [Span(large, 0, 1 << 30), Span(large, 0, 1)], Reason.RANDOM)
 
 
 def test_ranges_that_were_begun_survive_the_fetcher(tmp_path: Path, store: FaultyStore) -> None:
@@ -164,7 +165,7 @@ def test_ranges_that_were_begun_survive_the_fetcher(tmp_path: Path, store: Fault
     with client_of("s3://bkt/d", tmp_path) as client:
         store.delay_s = 0.5
         begun = client.begin_ranges([Span(need, 3, 9)], Reason.RANDOM)
-        os.kill(client.progress()["pid"], signal.SIGKILL)
+        os.kill(client.status()["pid"], signal.SIGKILL)
         store.delay_s = 0.0
         assert as_bytes(client.end_ranges(begun)) == [whole[3:9]]
         assert as_bytes(client.end_ranges(begun)) == [whole[3:9]]
@@ -186,7 +187,7 @@ def test_what_is_due_first_comes_first(tmp_path: Path, store: FaultyStore) -> No
     """A first batch does not wait for what is needed after it, though that was asked for before."""
     n_late, n_soon = 480, 8
     store.objects |= {f"d/{i}": bytes(100) for i in range(n_late + n_soon)}
-    spans = [Span(FileNeed(0, f"{i}", 100), 0, 9) for i in range(n_late + n_soon)]
+    spans = [Span(FileRequest(0, f"{i}", 100), 0, 9) for i in range(n_late + n_soon)]
     store.delay_s = 0.3
     with client_of("s3://bkt/d", tmp_path) as client:
         late = client.begin_ranges(spans[:n_late], Reason.FEW, due_s=100.0)
@@ -203,14 +204,14 @@ def test_what_a_dead_job_has_begun_is_forgotten(tmp_path: Path, store: FaultySto
     store.fill("d", 1, N_BYTES)
     (need,) = needs_of(1)
     with client_of("s3://bkt/d", tmp_path) as other:
-        before = other.progress()["threads"]
+        before = other.status()["threads"]
         with client_of("s3://bkt/d", tmp_path) as client:
             for at in range(50):
                 client.begin_ranges([Span(need, at, at + 9)], Reason.RANDOM)
-        wait_until("its connection is gone", lambda: other.progress()["connections"] == 1)
-        wait_until("its tickets are gone", lambda: other.progress()["tickets"] == 0)
+        wait_until("its connection is gone", lambda: other.status()["connections"] == 1)
+        wait_until("its tickets are gone", lambda: other.status()["tickets"] == 0)
         # Those that carry ranges stay, as many as there are connections at most.
-        assert other.progress()["threads"] <= before + 48
+        assert other.status()["threads"] <= before + 48
 
 
 def test_many_threads_read_at_once(tmp_path: Path, store: FaultyStore) -> None:
@@ -223,7 +224,7 @@ def test_many_threads_read_at_once(tmp_path: Path, store: FaultyStore) -> None:
         rng = random.Random(seed)
         for _ in range(20):
             begin = rng.randrange(N_BYTES - 9)
-            found = as_bytes(client.read_ranges([Span(need, begin, begin + 9)], Reason.NO_ROOM))
+            found = as_bytes(read_ranges(client, [Span(need, begin, begin + 9)], Reason.NO_ROOM))
             if found != [whole[begin : begin + 9]]:
                 wrong.append((seed, begin, found))
 

@@ -16,7 +16,7 @@ from streaming.errors import (
     StreamingError,
 )
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import FileNeed
+from streaming.fetch.wire.protocol import FileRequest
 from streaming.testing.s3 import S3Server
 from support.fetcher_world import client_of, content, fetchers_of, read_and_compare, run_all, wait_until
 
@@ -34,7 +34,7 @@ def server(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 def test_the_quick_start_writes_and_then_forks(tmp_path: Path, server: S3Server) -> None:
     """Uploads in the parent, reads in the parent, then in forked workers, then in the parent again."""
     remote, cache = server.url("quick start", "train"), tmp_path / "cache"
-    needs = [FileNeed(0, f"shard {i}.mds", 50_000) for i in range(12)]
+    needs = [FileRequest(0, f"shard {i}.mds", 50_000) for i in range(12)]
     contents = [content(need.name, 50_000) for need in needs]
     with FetchClient(None, []) as writer:
         writer.check(remote)
@@ -47,7 +47,7 @@ def test_the_quick_start_writes_and_then_forks(tmp_path: Path, server: S3Server)
         read_and_compare(client, needs[:2], contents[:2])
         run_all("fork", read_and_compare, [(client, needs[i::2], contents[i::2]) for i in range(2)])
         read_and_compare(client, needs, contents)
-        assert client.progress()["files"] == 12
+        assert client.status()["files"] == 12
     assert server.get("quick start/train/shard 0.mds") == contents[0]
     wait_until("the fetcher has ended", lambda: not fetchers_of(cache))
 
@@ -62,8 +62,8 @@ def test_a_large_upload_arrives_whole(tmp_path: Path, server: S3Server) -> None:
             client.put(server.url("big"), str(tmp_path / name), name)
         assert client.list_objects(server.url("big")) == ["empty", "large"]
     with client_of(server.url("big"), tmp_path / "cache") as client:
-        assert Path(client.wait(FileNeed(0, "large", len(whole)))).read_bytes() == whole
-        assert Path(client.wait(FileNeed(0, "empty", 0))).read_bytes() == b""
+        assert Path(client.wait(FileRequest(0, "large", len(whole)))).read_bytes() == whole
+        assert Path(client.wait(FileRequest(0, "empty", 0))).read_bytes() == b""
 
 
 @pytest.mark.parametrize("name", ["a b", "ümläut/日本", "a%20b", "a#b", "a?b=c&d", "a+b", "[x]~(y)"])
@@ -75,7 +75,7 @@ def test_names_are_what_they_are(tmp_path: Path, server: S3Server, name: str) ->
         client.put(remote, str(tmp_path / "file"), name)
         assert name in client.list_objects(remote)
         assert client.read_object(remote, name) == name.encode()
-        assert Path(client.wait(FileNeed(0, name, len(name.encode())))).read_bytes() == name.encode()
+        assert Path(client.wait(FileRequest(0, name, len(name.encode())))).read_bytes() == name.encode()
     assert server.get(f"odd names/{name}") == name.encode()
 
 
@@ -122,7 +122,7 @@ def test_without_credentials_nobody_waits_for_a_cloud(
         client_of(server.url("x"), tmp_path / "cache") as client,
         pytest.raises(ObjectForbiddenError, match="no credentials"),
     ):
-        client.wait(FileNeed(0, "0", 3))
+        client.wait(FileRequest(0, "0", 3))
     assert time.monotonic() - began_s < 10
     monkeypatch.setenv("AWS_PROFILE", "someone")
     try:
@@ -132,7 +132,7 @@ def test_without_credentials_nobody_waits_for_a_cloud(
             client_of(server.url("x"), tmp_path / "cache") as client,
             pytest.raises(MissingExtraError, match="aws-profile"),
         ):
-            client.wait(FileNeed(0, "0", 3))
+            client.wait(FileRequest(0, "0", 3))
 
 
 def test_no_secret_leaves_the_environment(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_no_secret_leaves_the_environment(tmp_path: Path, server: S3Server, monk
     cache = tmp_path / "cache"
     with client_of(server.url("x"), cache) as client:
         with pytest.raises(ObjectForbiddenError) as caught:
-            client.wait(FileNeed(0, "0", 3))
+            client.wait(FileRequest(0, "0", 3))
         (fetcher,) = fetchers_of(cache)
         said = " ".join([*fetcher.cmdline(), str(caught.value), *map(str, cache.rglob("*"))])
         said += " ".join(path.read_text() for path in cache.rglob("*") if path.is_file())

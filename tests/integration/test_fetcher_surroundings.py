@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.fetch.protocol import FileNeed
+from streaming.fetch.wire.protocol import FileRequest
 from support.fetcher_world import (
     PATIENCE_S,
     FaultyStore,
@@ -28,7 +28,7 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = [{str(ROOT / "src")!r}, {str(ROOT / "tests")!r}]
 from support.fetcher_world import client_of, content, read_and_compare, run_all
-from streaming.fetch.protocol import FileNeed
+from streaming.fetch.wire.protocol import FileRequest
 """
 
 
@@ -41,7 +41,7 @@ from obstore.store import S3Store
 own = S3Store("bkt", endpoint=os.environ["S3_ENDPOINT_URL"], client_options={{"allow_http": True}})
 assert bytes(obstore.get(own, "data/0").bytes()) == content("data/0", 5000)
 client = client_of("s3://bkt/data", Path({str(tmp_path)!r}))
-needs = [FileNeed(0, str(i), 5000) for i in range(12)]
+needs = [FileRequest(0, str(i), 5000) for i in range(12)]
 contents = [content(f"data/{{i}}", 5000) for i in range(12)]
 run_all("fork", read_and_compare, [(client, needs[i::4], contents[i::4]) for i in range(4)])
 assert bytes(obstore.get(own, "data/1").bytes()) == contents[1]
@@ -64,8 +64,8 @@ def test_each_job_goes_through_its_own_proxy(tmp_path: Path, monkeypatch: pytest
         for proxy, name in ((one, "a"), (two, "b")):
             monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
             with client_of("s3://bkt/data", tmp_path) as client:
-                assert Path(client.wait(FileNeed(0, name, 3000))).read_bytes() == content(name, 3000)
-                pids.append(client.progress()["pid"])
+                assert Path(client.wait(FileRequest(0, name, 3000))).read_bytes() == content(name, 3000)
+                pids.append(client.status()["pid"])
         assert pids[0] != pids[1]
         assert one.n_gets.total() == two.n_gets.total() == 1
 
@@ -77,13 +77,13 @@ def test_an_interrupt_of_the_terminal_is_not_the_fetchers(tmp_path: Path) -> Non
     script = f"""{HEAD}
 import time
 client = client_of({str(tmp_path / "source")!r}, Path({str(cache)!r}))
-pid = client.progress()["pid"]
+pid = client.status()["pid"]
 try:
     print("ready", flush=True)
     time.sleep({PATIENCE_S})
 except KeyboardInterrupt:
-    client.wait(FileNeed(0, "1", 1000))
-    print("same" if client.progress()["pid"] == pid else "another", flush=True)
+    client.wait(FileRequest(0, "1", 1000))
+    print("same" if client.status()["pid"] == pid else "another", flush=True)
 """
     controller, terminal = pty.openpty()
     process = subprocess.Popen(

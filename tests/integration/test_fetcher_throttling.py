@@ -11,9 +11,10 @@ import pytest
 
 from streaming.errors import StoreBusyError, StreamingError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import FileNeed, Reason, Span
+from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 from streaming.testing.proxy import Fault, FaultProxy, Limits, LoggedRequest, Rule
 from support.fetcher_world import as_bytes, client_of, content, wait_until
+from support.fetching import read_ranges
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -39,11 +40,11 @@ def read_all(client: FetchClient, n_threads: int = 32) -> list[object]:
     def read(numbers: Sequence[int]) -> None:
         try:
             for i in numbers:
-                need, expected = FileNeed(0, str(i), N_BYTES), content(str(i), N_BYTES)
+                need, expected = FileRequest(0, str(i), N_BYTES), content(str(i), N_BYTES)
                 if i % 2:
                     found = Path(client.wait(need)).read_bytes()
                 else:
-                    (part,) = as_bytes(client.read_ranges([Span(need, 0, N_BYTES)], Reason.NO_ROOM))
+                    (part,) = as_bytes(read_ranges(client, [Span(need, 0, N_BYTES)], Reason.NO_ROOM))
                     found = part or b""
                 if found != expected:
                     wrong.append(f"{i} is wrong")
@@ -84,8 +85,8 @@ def test_a_store_with_a_limit_is_read_without_a_failure(
             proxy.set_rules(Rule(Fault(status=status, code="SlowDown", headers=headers), times=10))
             reading.join()
             assert wrong == []
-            assert client.progress()["failures"] == 0
-            assert client.progress()["stores"]["refused"] == len(refused(proxy.log()))
+            assert client.status()["failures"] == 0
+            assert client.status()["stores"]["refused"] == len(refused(proxy.log()))
         log = proxy.log()
     assert len(refused(log)) < 2 * N_FILES  # each one twice at most, on average
     if retry_after_s is None:
@@ -110,7 +111,7 @@ def test_a_store_that_only_asks_to_slow_down_is_an_error_in_the_end(
             client_of("s3://bkt/d", tmp_path / "cache", download_timeout=3.0) as client,
             pytest.raises(StoreBusyError, match="asked to slow down for"),
         ):
-            client.wait(FileNeed(0, "0", N_BYTES))
+            client.wait(FileRequest(0, "0", N_BYTES))
         assert time.monotonic() - began_s > 3.0
 
 
@@ -126,7 +127,7 @@ def test_who_is_told_to_wait_for_longer_than_he_may_does_not_wait(
             began_s = time.monotonic()
             for name in ("0", "1"):
                 with pytest.raises(StoreBusyError, match=r"silent for (3600|35\d\d) s"):
-                    client.wait(FileNeed(0, name, N_BYTES))
+                    client.wait(FileRequest(0, name, N_BYTES))
             assert client.read_object("s3://bkt/d", "2") == content("2", N_BYTES)
             assert time.monotonic() - began_s < 60
         assert proxy.counts().n_requests == 2

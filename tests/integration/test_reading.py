@@ -18,6 +18,7 @@ import pytest
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from streaming.errors import CacheWriteError, NoRoomError, ObjectMissingError, OptionError
 from support.fetcher_world import Fault, FaultyStore, client_of, content, wait_until
+from support.fetching import fetch_all
 from support.numbered import checked_id, checked_ids, write_numbered
 
 N = 1200
@@ -107,7 +108,7 @@ def test_a_subclass_that_makes_its_samples_reads_the_same_way(
     made = list(dataset)
     assert [checked_id(sample["sample"]) for sample in made] == the_order(data)
     assert len(store.ranges) <= 2 * (4 * BATCH + N // 100 + 1)
-    total = dataset._store.client.progress()["total"]
+    total = dataset._store.client.status()["total"]
     assert not total.get("ranges_random")
     dataset.close()
 
@@ -160,7 +161,7 @@ def test_nothing_is_said_before_reading_when_the_first_shards_are_there(remote: 
     """A second dataset over a warm cache sends no message and starts nothing."""
     cache = str(tmp_path / "cache")
     with StreamingDataset(remote=remote, local=cache) as dataset:
-        dataset._store.client.fetch_all([dataset._store.files.need(shard) for shard in range(dataset.num_shards)])
+        fetch_all(dataset._store.client, [dataset._store.files.need(shard) for shard in range(dataset.num_shards)])
     with StreamingDataset(remote=remote, local=cache, shuffle=True, batch_size=BATCH) as dataset:
         assert len(list(dataset)) == N
         assert dataset._store.client.n_sent == 0
@@ -178,7 +179,7 @@ def test_shards_of_which_little_is_needed_are_not_fetched(store: FaultyStore, tm
     options: dict[str, Any] = {"shuffle": True, "batch_size": BATCH, "epoch_size": 20}
     with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), **options) as dataset:
         cold = list(dataset)
-        total = dataset._store.client.progress()["total"]
+        total = dataset._store.client.status()["total"]
     assert all(sample["blob"] == content(str(sample["id"]), 20_000) for sample in cold)
     assert not list((tmp_path / "cache").glob("*.mds"))
     assert total["ranges_few"] <= 20 + dataset.num_shards
@@ -265,7 +266,7 @@ def test_compressed_shards_that_cannot_be_placed_are_an_error(
     """They cannot be read by parts: the error says what is wrong with the folder."""
     write_numbered(str(tmp_path / "source"), 1000, size_limit=1 << 17, compression="zstd")
     remote = put(store, tmp_path / "source", "d")
-    monkeypatch.setattr("streaming.read.finding._PATIENCE_S", 0.5)
+    monkeypatch.setattr("streaming.read.shards.lookup._PATIENCE_S", 0.5)
     if state == "read-only":
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with StreamingDataset(remote=remote, local=str(small_disk)) as dataset, pytest.raises(error, match=str(small_disk)):
@@ -302,7 +303,7 @@ def test_the_wait_for_the_first_batch_is_foretold(store: FaultyStore, tmp_path: 
         store.rule = lambda key, is_range: None if is_range else Fault(silent=True)
     bytes_per_s = 5e4 if compression is None else 1e9
     with client_of(remote, tmp_path / "cache") as client:
-        client.progress()  # the fetcher has started
+        client.status()  # the fetcher has started
         begun_s = time.monotonic()
         with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH) as dataset:
             said = dataset.explain(latency_s=3.0, bytes_per_s=bytes_per_s).first_batch_s
@@ -329,7 +330,7 @@ def test_bytes_of_an_epoch_are_foretold_exactly(store: FaultyStore, tmp_path: Pa
     with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH) as dataset:
         said = dataset.explain().node_download_bytes
         assert sorted(map(checked_id, dataset)) == list(range(400))
-        total = dataset._store.client.progress()["total"]
+        total = dataset._store.client.status()["total"]
     assert said == (total["bytes"] - (tmp_path / "source" / "index.json").stat().st_size,)
 
 

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Subset
 from streaming import LocalDataset, MDSWriter, Stream, StreamingDataset
 from streaming.cache.files import table_name
 from streaming.errors import OptionError, SampleIndexError, ShardDamagedError
-from streaming.fetch.protocol import Reason
-from streaming.read import offsets
-from streaming.read.sample_store import SampleStore
+from streaming.fetch.wire.protocol import Reason
+from streaming.read.shards import offsets
+from streaming.read.shards.sample_store import SampleStore
 from streaming.stream import StreamDefaults, resolve
 from support import golden
 from support.fetcher_world import Fault, FaultyStore, wait_until
@@ -180,7 +180,7 @@ def test_many_samples_come_together_and_cost_little_more_than_themselves(store: 
         assert all(sample["blob"] == random.Random(sample["id"]).randbytes(n_bytes) for sample in samples)
         assert store.n_gets.total() <= 1 + 16 + 2 * n_shards  # the index, the shards announced at the start
         assert dataset._store.client.n_sent - sent < 50
-        assert dataset._store.client.progress()["total"]["bytes"] < 3 * n_bytes * n_shards
+        assert dataset._store.client.status()["total"]["bytes"] < 3 * n_bytes * n_shards
 
 
 def test_damaged_cache_files_heal_and_sources_stay(data: Path, store: FaultyStore, tmp_path: Path) -> None:

@@ -128,12 +128,12 @@ def test_a_client_finds_the_fetcher_that_followed_the_one_it_knew(tmp_path: Path
     """It is asked, not started."""
     (tmp_path / "source").mkdir()
     with client_of(tmp_path / "source", tmp_path) as one, client_of(tmp_path / "source", tmp_path) as two:
-        assert one.progress_if_any() is None
-        first = two.progress()["pid"]
-        assert (one.progress_if_any() or {})["pid"] == first
+        assert one.status_if_any() is None
+        first = two.status()["pid"]
+        assert (one.status_if_any() or {})["pid"] == first
         os.kill(first, signal.SIGKILL)
-        second = two.progress()["pid"]
-        assert (one.progress_if_any() or {})["pid"] == second != first
+        second = two.status()["pid"]
+        assert (one.status_if_any() or {})["pid"] == second != first
         assert one.n_launched == 0
 
 

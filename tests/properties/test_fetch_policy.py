@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.fetch.policy import FetchPolicy, Limits, Standing
+from streaming.fetch.decide.transfers import FetchLimits, FileDemand, TransferLedger
 
-LIMITS = Limits(n_transfers=3, grace_s=2.0, first_grace_s=10.0, rest_s=5.0)
+LIMITS = FetchLimits(n_transfers=3, grace_s=2.0, first_grace_s=10.0, rest_s=5.0)
 ALL_NAMES = [f"f{i}" for i in range(5)]
 NAMES = st.sampled_from(ALL_NAMES)
 JOBS = st.sampled_from(["j0", "j1"])
@@ -89,11 +89,11 @@ class Plain:
         known = {name for each in self.lists.values() for name in (*each.names, *each.held)}
         self.queued &= known | set(self.waiting)
 
-    def standing(self, name: str) -> Standing:
+    def standing(self, name: str) -> FileDemand:
         """Its first place in any list, and whether somebody has it open or waits for it."""
         places = [each.place(name) for each in self.lists.values() if name in each.names]
         is_held = name in self.waiting or any(name in each.held for each in self.lists.values())
-        return Standing(min(places, default=None), is_held)
+        return FileDemand(min(places, default=None), is_held)
 
     def taken(self, refused: frozenset[str]) -> tuple[list[str], list[str]]:
         """What begins and what is waited for without room: in order, up to the first in a list that has no room."""
@@ -118,7 +118,7 @@ class Plain:
 @given(STEPS)
 def test_what_begins_is_what_the_rules_say(steps: list[tuple[tuple[object, ...], frozenset[str]]]) -> None:
     """Same files in the same order as the plain rules give; never too many, none twice; in the end none is kept."""
-    policy, plain = FetchPolicy[str](LIMITS, 0.0), Plain()
+    policy, plain = TransferLedger[str](LIMITS, 0.0), Plain()
     for event, refused in steps:
         happen(policy, plain, event)
         places: dict[str, int] = {}
@@ -135,15 +135,15 @@ def test_what_begins_is_what_the_rules_say(steps: list[tuple[tuple[object, ...],
 @given(STEPS)
 def test_it_is_known_how_soon_a_file_is_needed(steps: list[tuple[tuple[object, ...], frozenset[str]]]) -> None:
     """As the lists say; and who asks what has changed misses nothing."""
-    policy, plain = FetchPolicy[str](LIMITS, 0.0), Plain()
-    known: dict[str, Standing] = {}
+    policy, plain = TransferLedger[str](LIMITS, 0.0), Plain()
+    known: dict[str, FileDemand] = {}
     for event, refused in steps:
         happen(policy, plain, event)
         policy.take(room_but_for(refused))
         plain.taken(refused)
         known |= {name: policy.standing(name) for name in policy.changed()}
         for name in ALL_NAMES:
-            assert policy.standing(name) == plain.standing(name) == known.get(name, Standing(None, False))
+            assert policy.standing(name) == plain.standing(name) == known.get(name, FileDemand(None, False))
 
 
 def room_but_for(refused: frozenset[str], places: dict[str, int] | None = None) -> Callable[[str, int], bool]:
@@ -157,7 +157,7 @@ def room_but_for(refused: frozenset[str], places: dict[str, int] | None = None) 
     return has_room
 
 
-def happen(policy: FetchPolicy[str], plain: Plain, event: tuple[object, ...]) -> None:
+def happen(policy: TransferLedger[str], plain: Plain, event: tuple[object, ...]) -> None:
     match event:
         case ("open", str(job)):
             policy.opened(job)
@@ -204,7 +204,7 @@ def happen(policy: FetchPolicy[str], plain: Plain, event: tuple[object, ...]) ->
     plain.forget()
 
 
-def announce(policy: FetchPolicy[str], plain: Plain, key: tuple[str, str], told: _List) -> None:
+def announce(policy: TransferLedger[str], plain: Plain, key: tuple[str, str], told: _List) -> None:
     files = [(name, name in plain.disk) for name in told.names]
     policy.announced(*key, files, plain.now_s, held=told.held, first=told.first)
     if not plain.connections[key[0]] and key[0] not in plain.ends_s:
@@ -225,7 +225,7 @@ def announce(policy: FetchPolicy[str], plain: Plain, key: tuple[str, str], told:
         plain.lists[key] = told
 
 
-def abandon(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
+def abandon(policy: TransferLedger[str], plain: Plain, name: str) -> None:
     """A transfer was given up; who wants the file by now has it queued, in place of those who gave it up."""
     policy.abandoned(name, plain.now_s)
     plain.moving.discard(name)
@@ -239,7 +239,7 @@ def abandon(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
             plain.entries.append((each.place(name), plain.number(), each.number, name))
 
 
-def evict(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
+def evict(policy: TransferLedger[str], plain: Plain, name: str) -> None:
     """Lists that have it get it again; one that has failed before is not tried again for that."""
     policy.evicted(name)
     plain.disk.discard(name)
@@ -251,7 +251,7 @@ def evict(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
             plain.entries.append((each.place(name), plain.number(), each.number, name))
 
 
-def want(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
+def want(policy: TransferLedger[str], plain: Plain, name: str) -> None:
     failure = policy.wanted(name, plain.now_s)
     resting = plain.rests(name) and name not in plain.moving and name not in plain.queued
     assert failure == (f"failed {name}" if resting else None)
@@ -264,7 +264,7 @@ def want(policy: FetchPolicy[str], plain: Plain, name: str) -> None:
             plain.entries.append((-1, plain.number(), 0, name))
 
 
-def finish_all(policy: FetchPolicy[str], plain: Plain) -> None:
+def finish_all(policy: TransferLedger[str], plain: Plain) -> None:
     """Whatever happened: every file that somebody waits for has its turn, and when all have gone nothing is kept."""
     turns = plain.ended | plain.moving
     begun = [*sorted(plain.moving), *policy.take().begun]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.fetch.pace import Pace, Turn
+from streaming.fetch.decide.rates import RateLimiter, Turn
 
 
 @dataclass
@@ -37,9 +37,9 @@ def simulate(
     n_workers: int = 32,
     latency_s: float = 0.05,
     seed: int = 0,
-) -> tuple[Outcome, Pace]:
+) -> tuple[Outcome, RateLimiter]:
     """Workers that always have a request to send, each at its turn; a refused one pauses as `attempted` does."""
-    pace, outcome, rng = Pace(), Outcome(), random.Random(seed)
+    pace, outcome, rng = RateLimiter(), Outcome(), random.Random(seed)
     events: list[tuple[float, int, str, int]] = [(rng.random() * 0.01, i, "ask", 0) for i in range(n_workers)]
     heapq.heapify(events)
     n = n_workers
@@ -115,8 +115,8 @@ def test_an_outage_ends() -> None:
 
 
 def test_a_store_that_never_complains_is_never_slowed() -> None:
-    """Turns come at once."""
-    pace = Pace()
+    """DeadlinePool come at once."""
+    pace = RateLimiter()
     for moment_s in range(1000):
         assert pace.take_turn(moment_s * 1e-4) == Turn(moment_s * 1e-4, is_booked=True)
         pace.answered(moment_s * 1e-4, moment_s * 1e-4)
@@ -125,7 +125,7 @@ def test_a_store_that_never_complains_is_never_slowed() -> None:
 
 def test_a_first_burst_that_is_refused_does_not_make_it_slow_for_long() -> None:
     """Refusals come back before answers do, and tell that there is a limit, not where: it is looked for at once."""
-    pace = Pace()
+    pace = RateLimiter()
     for _ in range(64):
         assert pace.take_turn(0.0) == Turn(0.0, is_booked=True)
     pace.refused(0.02, 0.0, retry_after_s=1.0)

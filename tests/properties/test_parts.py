@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.errors import StoreUnreachableError, TransferDamagedError
-from streaming.fetch.parts import PART_BYTES, Parts
+from streaming.fetch.transfer.parts import PART_BYTES, Parts
 from streaming.storage.store import ObjectFacts, Part
 
 

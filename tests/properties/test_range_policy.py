@@ -7,9 +7,9 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.fetch.range_policy import RangeLimits, RangePolicy, joined
+from streaming.fetch.decide.ranges import RangeBudget, RangeRules, joined
 
-LIMITS = RangeLimits(per_s=10.0, burst=20.0, gap_bytes=5, longest_bytes=30, whole_share=0.5, whole_ranges=7)
+LIMITS = RangeRules(per_s=10.0, burst=20.0, gap_bytes=5, longest_bytes=30, whole_share=0.5, whole_ranges=7)
 SPANS = st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)).map(lambda at: (at[0], at[0] + at[1])), max_size=12)
 
 
@@ -47,7 +47,7 @@ def test_the_budget_is_kept(asked: list[tuple[int, float, float]]) -> None:
     """In no stretch of time go more than the burst and what the rate gives; nobody waits longer than the rate demands,
     or than he would; who is refused spends nothing.
     """
-    policy, plain_tokens, now_s = RangePolicy[str](LIMITS, 0.0), LIMITS.burst, 0.0
+    policy, plain_tokens, now_s = RangeBudget[str](LIMITS, 0.0), LIMITS.burst, 0.0
     went: list[tuple[float, int]] = []
     for n_requests, passed_s, longest_s in asked:
         now_s += passed_s
@@ -75,7 +75,7 @@ def test_a_file_is_wanted_whole_once_for_each_time_that_much_of_it_was_asked(
     asked: list[tuple[str, int, int]], n_file_bytes: int
 ) -> None:
     """Half of its bytes, if its size is known, or so many ranges; of each file by itself."""
-    policy, counted = RangePolicy[str](LIMITS, 0.0), {"a": (0, 0), "b": (0, 0)}
+    policy, counted = RangeBudget[str](LIMITS, 0.0), {"a": (0, 0), "b": (0, 0)}
     for name, n_bytes, n_ranges in asked:
         counted[name] = (counted[name][0] + n_bytes, counted[name][1] + n_ranges)
         is_much = counted[name][1] >= 7 or (n_file_bytes >= 0 and counted[name][0] >= n_file_bytes / 2)
@@ -86,7 +86,7 @@ def test_a_file_is_wanted_whole_once_for_each_time_that_much_of_it_was_asked(
 
 def test_a_clock_that_goes_back_gives_nothing_twice() -> None:
     """The same second is counted once."""
-    policy = RangePolicy[str](LIMITS, 0.0)
+    policy = RangeBudget[str](LIMITS, 0.0)
     assert policy.spend(20, 100.0, longest_s=0.0) == 0.0
     assert policy.spend(1, 50.0, longest_s=0.0) is None
     assert policy.spend(1, 100.0, longest_s=0.0) is None

@@ -1,6 +1,6 @@
 """A machine in virtual time: readers that walk shuffled orders, one fetcher's decisions, a store, a disk.
 
-The decisions are the real ones (FetchPolicy, Room and its Shelf, RangePolicy); only threads, bytes and clocks are not.
+The decisions are the real ones (TransferLedger, SpaceBudget and its Shelf, RangeBudget); only threads, bytes and clocks are not.
 A run of thousands of shards takes a moment, and is the same each time.
 """
 
@@ -13,13 +13,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from streaming.fetch.policy import FetchPolicy, Limits
-from streaming.fetch.protocol import FileNeed, Hello, StreamConfig
-from streaming.fetch.range_policy import RangeLimits, RangePolicy
-from streaming.fetch.room import Room, Tenant
-from streaming.fetch.task import FileTask
+from streaming.fetch.decide.ranges import RangeBudget, RangeRules
+from streaming.fetch.decide.space import JobCaches, SpaceBudget
+from streaming.fetch.decide.transfers import FetchLimits, Transfer, TransferLedger
+from streaming.fetch.wire.protocol import FileRequest, Hello
+from support.fetching import stream_config
 
-_CONFIG = StreamConfig("s3://bkt/d", "/cache")
+_CONFIG = stream_config("s3://bkt/d", "/cache")
 _JOB = "job"
 _AGAIN_S = 0.1  # a reader tries again what had no room and cannot come by range
 
@@ -58,13 +58,13 @@ class Machine:
 
     def __init__(self, setup: Setup, orders: Sequence[Sequence[int]]) -> None:
         self.setup, self.outcome = setup, Outcome()
-        self.policy: FetchPolicy[FileTask] = FetchPolicy(Limits(n_transfers=setup.n_transfers), 0.0)
-        self.room = Room(self.policy)
-        self.ranges: RangePolicy[FileTask] = RangePolicy(RangeLimits(), 0.0)
-        self.tasks = [FileTask.of(FileNeed(0, str(i), size), _CONFIG) for i, size in enumerate(setup.sizes)]
+        self.policy: TransferLedger[Transfer] = TransferLedger(FetchLimits(n_transfers=setup.n_transfers), 0.0)
+        self.room = SpaceBudget(self.policy)
+        self.ranges: RangeBudget[Transfer] = RangeBudget(RangeRules(), 0.0)
+        self.tasks = [Transfer.of(FileRequest(0, str(i), size), _CONFIG) for i, size in enumerate(setup.sizes)]
         self.disk: dict[str, int] = {}
-        self.moving: dict[FileTask, int] = {}
-        self.waiting: dict[FileTask, list[_Reader]] = {}
+        self.moving: dict[Transfer, int] = {}
+        self.waiting: dict[Transfer, list[_Reader]] = {}
         self.now_s = self._link_free_s = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._n_events = 0
@@ -76,7 +76,7 @@ class Machine:
         hello = Hello(2, "", _JOB, (_CONFIG,), limit)
         for _ in self.readers:
             self.policy.opened(_JOB)
-        if self.room.admit(_JOB, Tenant.of(hello), 0.0):
+        if self.room.admit(_JOB, JobCaches.of(hello), 0.0):
             self.room.limit(_JOB)
         for reader in self.readers:
             self.after(0.0, reader.go_on)
@@ -125,14 +125,14 @@ class Machine:
         self._link_free_s = max(self._link_free_s, first_s) + n_bytes / self.setup.total_bytes_per_s
         return max(self._link_free_s, first_s + n_bytes / self.setup.bytes_per_s) - self.now_s
 
-    def _came(self, task: FileTask) -> None:
+    def _came(self, task: Transfer) -> None:
         self.disk[task.path] = self.moving.pop(task)
         self.policy.finished(task, self.now_s)
         self.room.ended(task, self.now_s, n_came=task.need.n_bytes)
         self._wake(task, has_come=True)
         self.begin()
 
-    def _wake(self, task: FileTask, *, has_come: bool) -> None:
+    def _wake(self, task: Transfer, *, has_come: bool) -> None:
         for reader in self.waiting.pop(task, ()):
             if has_come:
                 self.room.used(task, self.now_s)
@@ -148,7 +148,7 @@ class _Reader:
         self.at = 0
         self._renew_at = 0
         self._held: set[int] = set()
-        self._waited_for: FileTask | None = None
+        self._waited_for: Transfer | None = None
 
     def go_on(self) -> None:
         machine = self.machine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.fetch.protocol import FileNeed
+from streaming.fetch.wire.protocol import FileRequest
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def bytes_in(folder: Path) -> int:
     return sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
 
 
-def index_text(needs: Sequence[FileNeed]) -> str:
+def index_text(needs: Sequence[FileRequest]) -> str:
     """An index that lists these files, as one of ours would."""
     shards = [
         {
@@ -85,7 +85,7 @@ def index_text(needs: Sequence[FileNeed]) -> str:
     return json.dumps({"version": 2, "shards": shards})
 
 
-def write_dataset(folder: Path, needs: Sequence[FileNeed], *, others: Collection[str] = ()) -> None:
+def write_dataset(folder: Path, needs: Sequence[FileRequest], *, others: Collection[str] = ()) -> None:
     """An index of these files in `folder`, which is made; without them, but with `others`, of ten bytes each."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.json").write_text(index_text(needs))

@@ -22,8 +22,9 @@ import pytest
 
 from streaming.errors import MissingExtraError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import FileNeed, StreamConfig
+from streaming.fetch.wire.protocol import FileRequest
 from streaming.testing.s3 import S3Server
+from support.fetching import stream_config
 
 PATIENCE_S = 30.0  # generous: nothing here is decided by time, it only ends a test that hangs
 
@@ -181,17 +182,17 @@ def content(name: str, n_bytes: int) -> bytes:
     return hashlib.shake_128(name.encode()).digest(n_bytes)
 
 
-def filled(folder: Path, n: int, n_bytes: int) -> list[FileNeed]:
+def filled(folder: Path, n: int, n_bytes: int) -> list[FileRequest]:
     """Files `0` … in a new folder, and the needs that mean them as stream 0."""
     folder.mkdir(parents=True)
     for i in range(n):
         (folder / str(i)).write_bytes(content(str(i), n_bytes))
-    return [FileNeed(0, str(i), n_bytes) for i in range(n)]
+    return [FileRequest(0, str(i), n_bytes) for i in range(n)]
 
 
 def client_of(remote: str | Path, local: Path, **config: Any) -> FetchClient:
     """A client of one stream, whose root is its cache."""
-    return FetchClient(str(local), [StreamConfig(str(remote), str(local), **config)])
+    return FetchClient(str(local), [stream_config(str(remote), str(local), **config)])
 
 
 def temporaries(root: Path) -> list[Path]:
@@ -205,7 +206,9 @@ def fetchers_of(root: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
-            if any("streaming.fetch.process" in word for word in command) and any(f'"{root}"' in w for w in command):
+            if any("streaming.fetch.server.process" in word for word in command) and any(
+                f'"{root}"' in w for w in command
+            ):
                 found.append(process)
     return found
 
@@ -250,14 +253,14 @@ def as_bytes(parts: Sequence[memoryview | None]) -> list[bytes | None]:
     return [None if part is None else bytes(part) for part in parts]
 
 
-def read_and_compare(client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes]) -> None:
+def read_and_compare(client: FetchClient, needs: Sequence[FileRequest], contents: Sequence[bytes]) -> None:
     """Every byte of these files, through the cache."""
     for need, expected in zip(needs, contents):
         assert Path(client.wait(need)).read_bytes() == expected
 
 
 def read_and_delete(
-    client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes], over: Any, n_read: Any, i: int
+    client: FetchClient, needs: Sequence[FileRequest], contents: Sequence[bytes], over: Any, n_read: Any, i: int
 ) -> None:
     """Read these files again and again, each time from the store, until told to stop; counts them in `n_read[i]`."""
     while not over.is_set():

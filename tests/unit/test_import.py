@@ -46,7 +46,13 @@ def test_writing_and_worlds_need_no_torch() -> None:
 
 def test_a_fetcher_starts_without_numpy_and_codecs() -> None:
     """The first batch waits for it to start; numpy alone would take a third of that."""
-    assert not _loaded_by("import streaming.fetch.process") & {"numpy", "torch", "obstore", "zstandard", "brotli"}
+    assert not _loaded_by("import streaming.fetch.server.process") & {
+        "numpy",
+        "torch",
+        "obstore",
+        "zstandard",
+        "brotli",
+    }
 
 
 def test_datasets_never_import_the_client_of_a_store() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streaming.cache.files import PRIVATE_FOLDER, read_mark, table_name, told
-from streaming.cache.shelf import Lying, as_prefix
+from streaming.cache.shelf import Lying
 from streaming.errors import FormatError, StorageError
 from streaming.formats.names import INDEX_NAME
 
@@ -192,12 +192,3 @@ def _may_delete(folder: str, is_foreign: bool) -> bool:
         return False
     is_sticky = bool(status.st_mode & stat.S_ISVTX) and os.geteuid() not in (0, status.st_uid)
     return os.access(folder, os.W_OK | os.X_OK, effective_ids=True) and not (is_sticky and is_foreign)
-
-
-def known_roots(roots: Collection[str]) -> list[str]:
-    """Roots that lie in no other: each file is to be counted once."""
-    kept: list[str] = []
-    for root in sorted(roots):
-        if not any(root == other or root.startswith(as_prefix(other)) for other in kept):
-            kept.append(root)
-    return kept

@@ -59,6 +59,15 @@ def as_prefix(folder: str) -> str:
     return folder.rstrip("/") + "/"
 
 
+def outermost(folders: Collection[str]) -> list[str]:
+    """The folders that lie in no other of them."""
+    kept: list[str] = []
+    for folder in sorted(folders):
+        if not any(folder == other or folder.startswith(as_prefix(other)) for other in kept):
+            kept.append(folder)
+    return kept
+
+
 class Shelf:
     """What lies below the cache folders of one fetcher. Not thread-safe: who drives it holds a lock."""
 

@@ -8,8 +8,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from streaming.errors import OptionError
 from streaming.storage.below import Below
@@ -18,7 +19,7 @@ from streaming.storage.registry import load_opener
 from streaming.storage.schemes import scheme_named
 from streaming.storage.settings import Opener, StoreSettings
 from streaming.storage.store import Store
-from streaming.storage.url import Bucket, Folder, parse_remote
+from streaming.storage.url import Bucket, Folder, Location
 
 __all__ = ["Opener", "StoreSettings", "Stores", "open_store"]
 
@@ -26,9 +27,8 @@ _UPLOAD_S: Final = 300.0  # for one part of an upload, whose time-out counts the
 _N_OPEN: Final = 512  # credentials that are renewed every hour must not pile up old stores
 
 
-def open_store(remote: str, settings: StoreSettings) -> Store:
-    """The store at `remote`. Raises OptionError or MissingExtraError for what cannot be honoured."""
-    location = parse_remote(remote)
+def open_store(location: Location, settings: StoreSettings) -> Store:
+    """The store at `location`. Raises OptionError or MissingExtraError for what cannot be honoured."""
     if isinstance(location, Folder):
         if settings.options:
             raise OptionError(f"storage_options: {location.shown!r} is a folder, which takes none")
@@ -47,17 +47,17 @@ class Stores:
         """`environment` None: this process's, as it is now."""
         self._environment = dict(os.environ if environment is None else environment)
         self._lock = threading.Lock()
-        self._stores: OrderedDict[tuple[str, float, bool, bytes], Store] = OrderedDict()
+        self._stores: OrderedDict[tuple[Location, float, bool, bytes], Store] = OrderedDict()
 
-    def open(self, remote: str, timeout_s: float, options: Mapping[str, Any] | None = None) -> Store:
+    def open(self, remote: Location, timeout_s: float, options: Mapping[str, Any] | None = None) -> Store:
         """The store at `remote`, which gives up when nothing has come for a share of `timeout_s`."""
         return self._open(remote, StoreSettings(options or {}, self._environment, timeout_s))
 
-    def open_for_uploads(self, remote: str, options: Mapping[str, Any] | None = None) -> Store:
+    def open_for_uploads(self, remote: Location, options: Mapping[str, Any] | None = None) -> Store:
         """The store at `remote` for `put`."""
         return self._open(remote, StoreSettings(options or {}, self._environment, _UPLOAD_S, for_uploads=True))
 
-    def _open(self, remote: str, settings: StoreSettings) -> Store:
+    def _open(self, remote: Location, settings: StoreSettings) -> Store:
         key = (remote, settings.timeout_s, settings.for_uploads, _digest(settings.options))
         with self._lock:
             store = self._stores.get(key)
@@ -71,12 +71,11 @@ class Stores:
                 self._stores.popitem(last=False)
         return store
 
-    def _new(self, remote: str, settings: StoreSettings) -> Store:
-        location = parse_remote(remote)
-        if isinstance(location, Bucket) and location.prefix:
-            row = scheme_named(location.scheme)
+    def _new(self, remote: Location, settings: StoreSettings) -> Store:
+        if isinstance(remote, Bucket) and remote.prefix:
+            row = scheme_named(remote.scheme)
             if row is not None and row.is_shared:
-                return Below(self._open(str(replace(location, prefix="")), settings), location.prefix)
+                return Below(self._open(replace(remote, prefix=""), settings), remote.prefix)
         return open_store(remote, settings)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from streaming.errors import OptionError
 from streaming.storage.schemes import scheme_named
-from streaming.storage.url import Bucket, Folder, parse_remote
+from streaming.storage.url import Bucket, Folder, Location
 
 
 class Kind(enum.Enum):
@@ -133,18 +133,17 @@ def options_for(location: Bucket, options: Mapping[str, Any]) -> dict[str, Any]:
     return read_options(options, takes or frozenset(), scheme=location.scheme)
 
 
-def checked_options(remote: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def checked_options(location: Location, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy of a stream's options, for those who only carry them; needs no store's client.
 
-    Raises OptionError for what the scheme of `remote` does not take, and for what cannot travel to the fetcher's
+    Raises OptionError for what the scheme of `location` does not take, and for what cannot travel to the fetcher's
     process.
     """
     if not options:
         return {}
     _check_is_mapping(options)
-    location = parse_remote(remote)
     if isinstance(location, Folder):
-        raise OptionError(f"storage_options: {remote!r} is a folder, which takes none")
+        raise OptionError(f"storage_options: {location.path!r} is a folder, which takes none")
     row = scheme_named(location.scheme)
     if row is not None and row.options is not None:
         read_options(options, row.options, scheme=location.scheme)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from streaming.errors import OptionError
 from streaming.storage.schemes import Authority, Scheme, known_schemes, scheme_named
@@ -24,8 +26,7 @@ _USER_AND_PASSWORD: Final = re.compile(r"[^@:]*:.*@", re.DOTALL)
 _PORT: Final = re.compile(r"(?:[^:]|\[[0-9A-Fa-f:.]+\])+(?::\d{1,5})?")
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A folder of this machine's file systems."""
 
     path: str  # absolute, without a trailing slash
@@ -39,8 +40,7 @@ class Folder:
         return self.path
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A place in an object store, or on a host: its authority, and what all names in it begin with.
 
     `str()` is a URL that means the same place; `repr()` and `shown` leave out who asks, and the password.
@@ -110,6 +110,16 @@ def join_remote(remote: str, *parts: str) -> str:
         if part:
             joined = f"{joined if joined == '/' else joined + '/'}{part.strip('/')}"
     return joined
+
+
+def location_below(location: Location, *parts: str) -> Location:
+    """The place `parts` below a location; empty parts are left out."""
+    below = "/".join(part.strip("/") for part in parts if part.strip("/"))
+    if not below:
+        return location
+    if isinstance(location, Folder):
+        return Folder(os.path.join(location.path, below))
+    return replace(location, prefix=f"{location.prefix}/{below}" if location.prefix else below)
 
 
 def _wrong(row: Scheme, location: Bucket) -> str | None:

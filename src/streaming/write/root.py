@@ -75,12 +75,12 @@ class Root:
     @cached_property
     def names(self) -> list[str]:
         """All files at home. Raises StoreCannotError where nobody can tell, and what the store answers."""
-        return self._client.list_objects(self.home, options=self._options(self.home))
+        return self._client.list_objects(parse_remote(self.home), options=self._options(self.home))
 
     @property
     def names_in_copy(self) -> list[str]:
         """All files in the folder that is a copy of home; none if there is no such folder."""
-        return [] if self._local in (None, self.home) else self._client.list_objects(str(self._local))
+        return [] if self._local in (None, self.home) else self._client.list_objects(parse_remote(str(self._local)))
 
     def folder_of(self, file: str) -> str | None:
         """The folder of a file (as `parse_remote` writes it), relative to this root; None if it lies elsewhere."""
@@ -136,11 +136,15 @@ class Root:
     def _read(self, file: str) -> bytes:
         folder, _, name = file.rpartition("/")
         return self._client.read_object(
-            folder or "/", name, attempts=_ATTEMPTS, timeout_s=self._timeout_s, options=self._options(folder or "/")
+            parse_remote(folder or "/"),
+            name,
+            attempts=_ATTEMPTS,
+            timeout_s=self._timeout_s,
+            options=self._options(folder or "/"),
         )
 
     def _options(self, place: str) -> str:
-        return json.dumps({} if is_folder(place) else checked_options(place, self._storage_options))
+        return json.dumps({} if is_folder(place) else checked_options(parse_remote(place), self._storage_options))
 
     def _size_on_disk(self, name: str) -> int | None:
         try:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from streaming.errors import OptionError
 from streaming.fetch.client import FetchClient
 from streaming.storage.options import checked_options
-from streaming.storage.url import parse_remote
+from streaming.storage.url import Location, parse_remote
 from streaming.write.files import copy_file
 
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*):/")
@@ -63,7 +63,7 @@ class FetcherUploader:
     The fetcher is one of its own, outside the folder that is written, which holds nothing but the dataset.
     """
 
-    def __init__(self, remote: str, *, retry: int, options: str) -> None:
+    def __init__(self, remote: Location, *, retry: int, options: str) -> None:
         self._remote = remote
         self._attempts = retry
         self._options = options
@@ -96,10 +96,10 @@ def open_uploader(remote: str, *, retry: int, storage_options: Mapping[str, Any]
     """The uploader for a remote; `retry` is the number of attempts per file. Raises OptionError for another scheme."""
     scheme = scheme_of(remote)
     if scheme is None:
-        checked_options(os.path.expanduser(remote), storage_options)
+        checked_options(parse_remote(os.path.expanduser(remote)), storage_options)
         return FolderUploader(os.path.expanduser(remote), retry=retry)
     try:
-        parse_remote(remote)  # a store of a later version says so
+        location = parse_remote(remote)  # a store of a later version says so
     except OptionError as error:
         raise OptionError(f"Invalid Cloud provider prefix: {scheme}:// cannot be written to; {error}") from error
-    return FetcherUploader(remote, retry=retry, options=json.dumps(checked_options(remote, storage_options)))
+    return FetcherUploader(location, retry=retry, options=json.dumps(checked_options(location, storage_options)))

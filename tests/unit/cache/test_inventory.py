@@ -10,13 +10,13 @@ import pytest
 
 from streaming.cache.files import PRIVATE_FOLDER, table_name
 from streaming.cache.inventory import SOURCE_NAME, Inventory, claim, known_roots, source_of
-from streaming.fetch.protocol import FileNeed
+from streaming.fetch.wire.protocol import FileRequest
 from support.disks import write_dataset
 
 
 def fill(folder: Path, *listed: str, others: Collection[str] = ()) -> None:
     """Files of ten bytes: shards of an index, and others."""
-    needs = [FileNeed(0, name, 10, f"{name}.zstd", 10, "zstd") for name in listed]
+    needs = [FileRequest(0, name, 10, f"{name}.zstd", 10, "zstd") for name in listed]
     write_dataset(folder, needs, others=[*listed, *others])
 
 

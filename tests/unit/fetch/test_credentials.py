@@ -12,29 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.errors import CredentialsWantedError, OptionError
-from streaming.fetch.credentials import Credentials, Wallet, provided, purse_of
+from streaming.fetch.wire.credentials import CredentialCache, Credentials, credentials_key_of, provided
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 1000)), min_size=1, max_size=20), st.integers(0, 99))
 def test_what_has_expired_is_never_given_out(steps: list[tuple[float, float]], seed: int) -> None:
     """However long they live and whenever they come: what `get` gives holds now, and is wanted anew before it ends."""
     now_s = 1000.0
-    wallet = Wallet(clock=lambda: now_s, rng=random.Random(seed))
+    credential_cache = CredentialCache(clock=lambda: now_s, rng=random.Random(seed))
     expires_s = 0.0
     for wait_s, life_s in steps:
         now_s += wait_s
         if expires_s <= now_s:
             with pytest.raises(CredentialsWantedError, match=r"job\.0"):
-                wallet.get("job.0")
-            assert wallet.wanted(["job.0"]) == ["job.0"]
+                credential_cache.get("job.0")
+            assert credential_cache.wanted(["job.0"]) == ["job.0"]
         else:
-            assert wallet.get("job.0") == {"token": expires_s}
+            assert credential_cache.get("job.0") == {"token": expires_s}
         expires_s = now_s + life_s
-        wallet.put("job.0", Credentials({"token": expires_s}, expires_s))
-        assert wallet.wanted(["job.0"]) == []
+        credential_cache.put("job.0", Credentials({"token": expires_s}, expires_s))
+        assert credential_cache.wanted(["job.0"]) == []
         now_s = expires_s - 1e-3 * life_s
-        assert wallet.wanted(["job.0"]) == ["job.0"]
-        assert wallet.get("job.0") == {"token": expires_s}
+        assert credential_cache.wanted(["job.0"]) == ["job.0"]
+        assert credential_cache.get("job.0") == {"token": expires_s}
 
 
 def test_renewals_are_spread() -> None:
@@ -42,9 +42,9 @@ def test_renewals_are_spread() -> None:
     moments = set()
     for seed in range(20):
         passed_s = [0.0]
-        wallet = Wallet(clock=lambda passed_s=passed_s: passed_s[0], rng=random.Random(seed))  # type: ignore[misc]
-        wallet.put("job.0", Credentials({}, 3600.0))
-        while not wallet.wanted(["job.0"]):
+        credential_cache = CredentialCache(clock=lambda passed_s=passed_s: passed_s[0], rng=random.Random(seed))  # type: ignore[misc]
+        credential_cache.put("job.0", Credentials({}, 3600.0))
+        while not credential_cache.wanted(["job.0"]):
             passed_s[0] += 1.0
         moments.add(passed_s[0])
     assert len(moments) > 10
@@ -53,11 +53,13 @@ def test_renewals_are_spread() -> None:
 
 def test_what_a_job_had_goes_with_it() -> None:
     """Other jobs keep theirs."""
-    wallet = Wallet()
+    credential_cache = CredentialCache()
     for job in ("a", "ab"):
-        wallet.put(purse_of(job, 0), Credentials({}))
-    wallet.forget("a")
-    assert wallet.wanted([purse_of("a", 0), purse_of("ab", 0)]) == [purse_of("a", 0)]
+        credential_cache.put(credentials_key_of(job, 0), Credentials({}))
+    credential_cache.forget("a")
+    assert credential_cache.wanted([credentials_key_of("a", 0), credentials_key_of("ab", 0)]) == [
+        credentials_key_of("a", 0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,13 +87,13 @@ def test_what_is_no_credentials_is_refused(given: Any) -> None:
 
 def test_a_function_without_an_end_is_called_once() -> None:
     """What does not expire is never wanted again."""
-    wallet = Wallet(clock=lambda: 1e12)
+    credential_cache = CredentialCache(clock=lambda: 1e12)
     calls: list[int] = []
 
     def give() -> Mapping[str, Any]:
         calls.append(1)
         return {"token": "t"}
 
-    wallet.put("job.0", provided(give, "stream 0"))
-    assert wallet.wanted(["job.0"]) == []
+    credential_cache.put("job.0", provided(give, "stream 0"))
+    assert credential_cache.wanted(["job.0"]) == []
     assert len(calls) == 1

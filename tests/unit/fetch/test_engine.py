@@ -10,28 +10,28 @@ from pathlib import Path
 
 from streaming.cache.files import Temporaries
 from streaming.errors import CredentialsWantedError
-from streaming.fetch.attempts import Lanes
-from streaming.fetch.credentials import Credentials, Wallet
-from streaming.fetch.engine import Engine
-from streaming.fetch.policy import Limits
-from streaming.fetch.protocol import Hello, StreamConfig
-from streaming.fetch.tally import Tally
-from streaming.fetch.task import FileTask
-from streaming.fetch.transfer import Means
+from streaming.fetch.decide.transfers import FetchLimits, Transfer
+from streaming.fetch.transfer.counters import Counters
+from streaming.fetch.transfer.engine import Engine
+from streaming.fetch.transfer.stores import StoreGates
+from streaming.fetch.transfer.whole_file import TransferContext
+from streaming.fetch.wire.credentials import CredentialCache, Credentials
+from streaming.fetch.wire.protocol import Hello, StreamConfig
 from streaming.storage.local import FolderStore
 from streaming.storage.store import Store
 from support.fetcher_world import PATIENCE_S, content, filled, wait_until
+from support.fetching import stream_config
 
 
 def test_a_transfer_that_just_missed_the_credentials_is_begun_again(tmp_path: Path) -> None:
     """It found none, they came, all lists were told again, and only then did it end: nobody else would ask for it."""
     needs = filled(tmp_path / "source", 1, 1000)
-    config = StreamConfig(str(tmp_path / "source"), str(tmp_path / "cache"), purse="job.0")
-    wallet, has_looked, may_end = Wallet(), threading.Event(), threading.Event()
+    config = stream_config(str(tmp_path / "source"), str(tmp_path / "cache"), credentials_key="job.0")
+    credential_cache, has_looked, may_end = CredentialCache(), threading.Event(), threading.Event()
 
     def open_store(config: StreamConfig) -> Store:
         try:
-            wallet.get(config.purse)
+            credential_cache.get(config.credentials_key)
         except CredentialsWantedError:
             has_looked.set()
             assert may_end.wait(PATIENCE_S)
@@ -39,13 +39,15 @@ def test_a_transfer_that_just_missed_the_credentials_is_begun_again(tmp_path: Pa
         return FolderStore(config.remote)
 
     with ThreadPoolExecutor(1) as connections:
-        means = Means(open_store, wallet, Temporaries(umask=0o022), Lanes(), connections, random.Random(0))
-        engine = Engine(means, Tally(), Limits())
+        means = TransferContext(
+            open_store, credential_cache, Temporaries(umask=0o022), StoreGates(), connections, random.Random(0)
+        )
+        engine = Engine(means, Counters(), FetchLimits())
     engine.opened(Hello(0, "", "job", (config,)))
-    task = FileTask.of(needs[0], config)
+    task = Transfer.of(needs[0], config)
     engine.announce("job", "reader", [task])
     assert has_looked.wait(PATIENCE_S)
-    wallet.put("job.0", Credentials({}, time.time() + 3600))
+    credential_cache.put("job.0", Credentials({}, time.time() + 3600))
     engine.announce("job", "reader", [task])
     may_end.set()
     wait_until("it has come", task.is_done)

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from streaming.errors import FetchError, ObjectMissingError
-from streaming.fetch.errands import Errands
-from streaming.fetch.protocol import Done, Failed, Pending
-from streaming.fetch.task import Moved
+from streaming.fetch.decide.transfers import TransferProgress
+from streaming.fetch.server.tickets import Tickets
+from streaming.fetch.wire.protocol import Done, Failed, Pending
 
 LONG_S = 30.0
 
@@ -22,7 +22,7 @@ class Work:
         self.n_begun = 0
         self.may_end = threading.Event()
 
-    def __call__(self, moved: Moved) -> Done:
+    def __call__(self, moved: TransferProgress) -> Done:
         self.n_begun += 1
         moved.n_attempts += 1
         self.may_end.wait(LONG_S)
@@ -37,7 +37,7 @@ def done_at_once(payload: bytes = b"") -> Work:
 
 def test_asking_again_joins_what_was_begun() -> None:
     """From any connection; when the answer has been given, the ticket means nothing any more."""
-    errands, work = Errands(4), Work()
+    errands, work = Tickets(4), Work()
     first = errands.answer("job", "t", work, slice_s=0.0)
     assert isinstance(first, Pending)
     work.may_end.set()
@@ -48,7 +48,7 @@ def test_asking_again_joins_what_was_begun() -> None:
 
 def test_a_ticket_of_a_job_that_is_gone_is_forgotten() -> None:
     """Whether its work goes on or has ended; others stay."""
-    errands, ended, running, other = Errands(4), done_at_once(), Work(), done_at_once()
+    errands, ended, running, other = Tickets(4), done_at_once(), Work(), done_at_once()
     assert errands.answer("other", "c", other, slice_s=LONG_S) == Done(1)
     for job, ticket, work in (("gone", "a", ended), ("gone", "b", running), ("other", "d", running)):
         errands.answer(job, ticket, work, slice_s=0.0)
@@ -61,7 +61,7 @@ def test_a_ticket_of_a_job_that_is_gone_is_forgotten() -> None:
 
 def test_of_what_nobody_asks_for_the_oldest_goes() -> None:
     """Readers that jump leave ranges behind; who asks all the same has them fetched again."""
-    errands = Errands(4, max_kept_bytes=250)
+    errands = Tickets(4, max_kept_bytes=250)
     works = [Work(bytes(100)) for _ in range(4)]
     for number, work in enumerate(works):
         errands.answer("job", str(number), work, slice_s=0.0)
@@ -80,12 +80,12 @@ def _until_ended() -> None:
 
 def test_an_error_is_an_answer() -> None:
     """Of its own kind; what nobody foresaw says so."""
-    errands = Errands(1)
+    errands = Tickets(1)
 
-    def missing(_: Moved) -> Done:
+    def missing(_: TransferProgress) -> Done:
         raise ObjectMissingError("no such thing")
 
-    def broken(_: Moved) -> Done:
+    def broken(_: TransferProgress) -> Done:
         raise ZeroDivisionError
 
     assert isinstance(errands.answer("job", "a", missing, slice_s=LONG_S), Failed)
@@ -97,7 +97,7 @@ def test_an_error_is_an_answer() -> None:
 
 def test_where_no_thread_can_be_had_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next who asks with this ticket does not wait for what was never begun."""
-    errands, work = Errands(1), done_at_once()
+    errands, work = Tickets(1), done_at_once()
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

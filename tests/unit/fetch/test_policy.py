@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from streaming.fetch.policy import FetchPolicy, Limits, Standing
+from streaming.fetch.decide.transfers import FetchLimits, FileDemand, TransferLedger
 
-LIMITS = Limits(n_transfers=2, grace_s=2.0, first_grace_s=10.0, rest_s=5.0)
+LIMITS = FetchLimits(n_transfers=2, grace_s=2.0, first_grace_s=10.0, rest_s=5.0)
 
 
-def new(limits: Limits = LIMITS) -> FetchPolicy[str]:
-    policy = FetchPolicy[str](limits, 0.0)
+def new(limits: FetchLimits = LIMITS) -> TransferLedger[str]:
+    policy = TransferLedger[str](limits, 0.0)
     policy.opened("job")
     return policy
 
@@ -17,7 +17,7 @@ def absent(*names: str) -> list[tuple[str, bool]]:
     return [(name, False) for name in names]
 
 
-def drain(policy: FetchPolicy[str], now_s: float = 0.0) -> list[str]:
+def drain(policy: TransferLedger[str], now_s: float = 0.0) -> list[str]:
     """All that would be moved, in order, each at once successful."""
     order = []
     while begun := policy.take().begun:
@@ -90,7 +90,7 @@ def test_lists_outlive_their_connection_but_not_their_job() -> None:
 
 def test_the_end_comes_after_the_last_connection() -> None:
     """And, for one who never came, a little later."""
-    policy = FetchPolicy[str](LIMITS, 0.0)
+    policy = TransferLedger[str](LIMITS, 0.0)
     assert not policy.is_over(9.9)
     assert policy.is_over(10)
     policy.opened("job")
@@ -133,7 +133,7 @@ def test_a_file_that_was_deleted_is_fetched_again() -> None:
 
 def test_the_queue_does_not_grow_with_lists_that_were_replaced() -> None:
     """A reader that announces for ever, while nothing moves."""
-    policy = new(Limits(n_transfers=0))
+    policy = new(FetchLimits(n_transfers=0))
     for k in range(500):
         policy.announced("job", "r0", absent(*(f"{k}-{i}" for i in range(100))), 0)
     assert policy.n_known == 100
@@ -171,17 +171,17 @@ def test_how_soon_a_file_is_needed_is_its_first_place_in_any_list() -> None:
     policy.wanted("d", 0)
     standings = [policy.standing(name) for name in "abcde"]
     assert standings == [
-        Standing(5, False),
-        Standing(0, False),
-        Standing(None, True),
-        Standing(None, True),
-        Standing(None, False),
+        FileDemand(5, False),
+        FileDemand(0, False),
+        FileDemand(None, True),
+        FileDemand(None, True),
+        FileDemand(None, False),
     ]
     assert set(policy.changed()) == set("abcd")
     assert policy.changed() == []
     policy.announced("job", "r1", [], 0)
     assert set(policy.changed()) == {"b", "c"}
-    assert (policy.standing("b"), policy.standing("c")) == (Standing(6, False), Standing(None, False))
+    assert (policy.standing("b"), policy.standing("c")) == (FileDemand(6, False), FileDemand(None, False))
 
 
 def test_a_job_that_is_gone_has_no_list() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from streaming import errors
 from streaming.errors import FetchError, IndexFormatError, MissingExtraError, StreamingError
-from streaming.fetch.protocol import (
+from streaming.fetch.wire.protocol import (
     PROTOCOL,
     Announce,
     Answer,
     Check,
     Done,
     Failed,
-    FileNeed,
+    FileRequest,
     Hello,
     ListObjects,
     Pending,
@@ -24,7 +24,6 @@ from streaming.fetch.protocol import (
     Put,
     ReadObject,
     Request,
-    StreamConfig,
     Wait,
     receive_answer,
     receive_request,
@@ -32,12 +31,13 @@ from streaming.fetch.protocol import (
     send_frame,
     send_request,
 )
+from support.fetching import stream_config
 
-NEED = FileNeed(1, "sub/shard.mds", 10, "sub/shard.mds.zstd", 5, "zstd:3", "xxh3_64", "ab")
-ODD = FileNeed(0, "a b/ü\udc80.mds", -1)
-CONFIG = StreamConfig("s3://b/x", "/cache", 3, 7.5, True)
+NEED = FileRequest(1, "sub/shard.mds", 10, "sub/shard.mds.zstd", 5, "zstd:3", "xxh3_64", "ab")
+ODD = FileRequest(0, "a b/ü\udc80.mds", -1)
+CONFIG = stream_config("s3://b/x", "/cache", 3, 7.5, True)
 REQUESTS: list[Request] = [
-    Hello(PROTOCOL, "1.0", "job", (CONFIG, StreamConfig("/a", "/b"))),
+    Hello(PROTOCOL, "1.0", "job", (CONFIG, stream_config("/a", "/b"))),
     Hello(PROTOCOL, "1.0", "job", ()),
     Announce("rank0", (NEED, ODD)),
     Announce("rank0", ()),
@@ -108,9 +108,9 @@ def test_an_error_of_no_kind_of_ours_is_still_an_error(pair: tuple[socket.socket
 def test_a_name_that_leads_elsewhere_is_no_need(name: str) -> None:
     """Refused on both sides, as raw and as compressed name."""
     with pytest.raises(IndexFormatError):
-        FileNeed(0, name, 1)
+        FileRequest(0, name, 1)
     with pytest.raises(IndexFormatError):
-        FileNeed(0, "a", 1, zip_name=name)
+        FileRequest(0, "a", 1, zip_name=name)
 
 
 @pytest.mark.parametrize("head", [[], ["nonsense"], ["Wait"], ["Wait", [1]], ["Announce", "r", 5], ["send_frame", 1]])

@@ -1,4 +1,4 @@
-"""Room for files, as readers and the disk say: which count, for whom, and when."""
+"""SpaceBudget for files, as readers and the disk say: which count, for whom, and when."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import pytest
 
 from streaming.cache.files import Temporaries
 from streaming.cache.shelf import Lying
-from streaming.fetch.policy import FetchPolicy, Limits
-from streaming.fetch.protocol import FileNeed, Hello, StreamConfig
-from streaming.fetch.room import Begun, Room, Tenant
-from streaming.fetch.task import FileTask
-from streaming.fetch.watch import Watch
+from streaming.fetch.decide.space import Begun, JobCaches, SpaceBudget
+from streaming.fetch.decide.transfers import FetchLimits, Transfer, TransferLedger
+from streaming.fetch.transfer.cache_scan import CacheScan
+from streaming.fetch.wire.protocol import FileRequest, Hello
+from support.fetching import stream_config
 
 
 class World:
     """A policy and its room, and jobs that come and go."""
 
     def __init__(self, folder: str = "/cache") -> None:
-        self.policy: FetchPolicy[FileTask] = FetchPolicy(Limits(), 0.0)
-        self.room = Room(self.policy)
-        self.config = StreamConfig("s3://bkt/d", folder)
+        self.policy: TransferLedger[Transfer] = TransferLedger(FetchLimits(), 0.0)
+        self.room = SpaceBudget(self.policy)
+        self.config = stream_config("s3://bkt/d", folder)
 
-    def task(self, name: str, n_bytes: int = 10, folder: str | None = None) -> FileTask:
+    def task(self, name: str, n_bytes: int = 10, folder: str | None = None) -> Transfer:
         config = self.config if folder is None else replace(self.config, local=folder)
-        return FileTask.of(FileNeed(0, name, n_bytes), config)
+        return Transfer.of(FileRequest(0, name, n_bytes), config)
 
     def come(self, job: str, limit: int, folder: str | None = None) -> None:
         config = self.config if folder is None else replace(self.config, local=folder)
         self.policy.opened(job)
-        if self.room.admit(job, Tenant.of(Hello(2, "", job, (config,), limit)), 0.0):
+        if self.room.admit(job, JobCaches.of(Hello(2, "", job, (config,), limit)), 0.0):
             self.room.limit(job)
 
     def go(self, job: str) -> None:
@@ -43,11 +43,11 @@ class World:
         for gone in self.policy.passed(100.0):
             self.room.lift(gone, 0.0)
 
-    def announce(self, *tasks: FileTask, job: str = "job", held: tuple[FileTask, ...] = ()) -> Begun:
+    def announce(self, *tasks: Transfer, job: str = "job", held: tuple[Transfer, ...] = ()) -> Begun:
         self.policy.announced(job, "r", [(task, False) for task in tasks], 0.0, held=held)
         return self.room.begin(0.0)
 
-    def end(self, *tasks: FileTask) -> None:
+    def end(self, *tasks: Transfer) -> None:
         for task in tasks:
             self.policy.finished(task, 0.0)
             self.room.ended(task, 0.0, n_came=task.need.n_bytes)
@@ -107,7 +107,7 @@ def test_when_the_last_limit_goes_nothing_counts() -> None:
 def test_a_limit_is_not_in_force_before_somebody_has_looked() -> None:
     """Every connection of its job is told to look, until one has."""
     world = World()
-    tenant = Tenant.of(Hello(2, "", "job", (world.config,), 10))
+    tenant = JobCaches.of(Hello(2, "", "job", (world.config,), 10))
     assert [world.room.admit("job", tenant, 0.0) for _ in range(2)] == [True, True]
     world.room.limit("job")
     assert not world.room.admit("job", tenant, 0.0)
@@ -162,7 +162,7 @@ def test_a_look_tells_temporaries_apart(tmp_path: Path) -> None:
     """Ours were promised room; those of a dead writer go; others' are somebody's, and count."""
     world = World(str(tmp_path))
     temporaries = Temporaries(umask=0o022)
-    watch = Watch(world.room, threading.Lock(), temporaries)
+    watch = CacheScan(world.room, threading.Lock(), temporaries)
     world.come("job", 1000)
     code = (
         "import sys, os; from streaming.cache.files import Temporaries\n"
@@ -194,7 +194,7 @@ def test_a_look_tells_temporaries_apart(tmp_path: Path) -> None:
 def test_looks_are_due_when_something_counts_and_not_too_often(tmp_path: Path) -> None:
     """Never without a limit."""
     world = World(str(tmp_path))
-    watch = Watch(world.room, threading.Lock(), Temporaries(umask=0o022))
+    watch = CacheScan(world.room, threading.Lock(), Temporaries(umask=0o022))
     assert not watch.is_due()
     world.come("job", 10)
     assert watch.is_due()
@@ -205,7 +205,7 @@ def test_looks_are_due_when_something_counts_and_not_too_often(tmp_path: Path) -
 def test_one_look_is_enough_for_all_who_come_at_once(tmp_path: Path) -> None:
     """The next connection of a job whose limit holds needs none, nor one that had to wait for the first."""
     world = World(str(tmp_path))
-    watch = Watch(world.room, threading.Lock(), Temporaries(umask=0o022))
+    watch = CacheScan(world.room, threading.Lock(), Temporaries(umask=0o022))
     world.come("job", 100)
     (tmp_path / "unseen").write_bytes(bytes(5))
     watch.look("job")
@@ -220,7 +220,7 @@ def test_a_file_counts_in_each_form_that_stays(keep_zip: bool) -> None:
     world = World()
     world.config = replace(world.config, keep_zip=keep_zip)
     world.come("job", 100)
-    task = FileTask.of(FileNeed(0, "a", 10, "a.z", 7, "zstd"), world.config)
+    task = Transfer.of(FileRequest(0, "a", 10, "a.z", 7, "zstd"), world.config)
     n_bytes = 17 if keep_zip else 10
     assert world.announce(task).tasks == [task]
     assert world.room.n_bytes == n_bytes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.fetch.speed import Speed
+from streaming.fetch.decide.rates import Throughput
 
 
 @given(
@@ -16,7 +16,7 @@ from streaming.fetch.speed import Speed
 )
 def test_a_steady_rate_is_found_whenever_it_is_noted(rate: float, pauses: list[float], began_s: float) -> None:
     """From half a second on, and before that nothing is said."""
-    speed, now_s, found = Speed(), began_s, None
+    speed, now_s, found = Throughput(), began_s, None
     for pause in pauses:
         now_s += pause
         found = speed.bytes_per_s(int(rate * (now_s - began_s)), now_s)
@@ -27,7 +27,7 @@ def test_a_steady_rate_is_found_whenever_it_is_noted(rate: float, pauses: list[f
 
 def test_what_was_long_ago_does_not_count() -> None:
     """Ten seconds of nothing, then 100 bytes a second."""
-    speed, found = Speed(), None
+    speed, found = Throughput(), None
     for tick in range(100):
         assert not speed.bytes_per_s(0, tick / 10)
     for tick in range(30):
@@ -37,6 +37,6 @@ def test_what_was_long_ago_does_not_count() -> None:
 
 def test_a_pause_in_noting_is_a_new_beginning() -> None:
     """What came meanwhile may have come at any moment of it."""
-    speed = Speed()
+    speed = Throughput()
     speed.note(0, 0.0)
     assert speed.bytes_per_s(10**9, 60.0) is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.fetch.turns import Turns
+from streaming.fetch.transfer.deadline_pool import DeadlinePool
 from support.fetcher_world import wait_until
 
 PATIENCE_S = 30.0
@@ -38,7 +38,7 @@ class Gate:
 @given(st.lists(st.floats(-10, 10), max_size=20), st.data())
 def test_what_waits_begins_in_the_order_in_which_it_is_due(due: list[float], data: st.DataObject) -> None:
     """Equals in the order of asking; a thing that is hastened counts from its earliest moment, and is done once."""
-    turns = Turns(1, "turns")
+    turns = DeadlinePool(1, "turns")
     gate, done = Gate(), list[int]()
     held = turns.submit(0.0, gate.hold)
     gate.wait_for(1)
@@ -62,7 +62,7 @@ def test_what_waits_begins_in_the_order_in_which_it_is_due(due: list[float], dat
 
 def test_so_much_is_done_at_once_and_no_more() -> None:
     """Also by threads that had nothing to do for a while."""
-    turns = Turns(3, "turns")
+    turns = DeadlinePool(3, "turns")
     for _ in range(3):
         gate = Gate()
         held = [turns.submit(0.0, gate.hold) for _ in range(5)]
@@ -75,7 +75,7 @@ def test_so_much_is_done_at_once_and_no_more() -> None:
 
 def test_it_is_idle_when_all_is_done() -> None:
     """And not while anything waits or is being done."""
-    turns, gate = Turns(1, "turns"), Gate()
+    turns, gate = DeadlinePool(1, "turns"), Gate()
     wait_until("it is idle", lambda: turns.is_idle)
     held = [turns.submit(0.0, gate.hold) for _ in range(2)]
     gate.wait_for(1)
@@ -91,7 +91,7 @@ def test_an_error_is_for_who_asks_for_the_result() -> None:
     def fail() -> int:
         raise ValueError("no such thing")
 
-    turns = Turns(1, "turns")
+    turns = DeadlinePool(1, "turns")
     with pytest.raises(ValueError, match="no such thing"):
         turns.submit(0.0, fail).result.result(PATIENCE_S)
     assert turns.submit(0.0, lambda: 7).result.result(PATIENCE_S) == 7

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from streaming.fetch.client import FetchClient
-from streaming.read.bottleneck import Cause, Fetching, WaitRules, Window, bottleneck, warning
-from streaming.read.loader_watch import LoaderWatch
-from streaming.read.meter import Count, Meter
+from streaming.read.telemetry.bottleneck import Cause, Fetching, WaitRules, Window, bottleneck, warning
+from streaming.read.telemetry.counters import Count, SharedCounters
+from streaming.read.telemetry.loader_watch import LoaderWatch
 
 RULES = WaitRules()
 
@@ -102,7 +102,7 @@ class Training:
     """A loader without workers and the training that uses it, on one clock."""
 
     def __init__(self, rules: WaitRules | None, n_workers: int = 0) -> None:
-        self.clock, self.meter = Clock(), Meter(1)
+        self.clock, self.meter = Clock(), SharedCounters(1)
         self.client = FetchClient(None, [])
         self.watch = LoaderWatch(
             self.meter, self.client, rules, rank=0, n_workers=n_workers, n_cores=4, clock=self.clock

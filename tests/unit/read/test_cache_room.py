@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.order import WorkingSet
-from streaming.read.cache_room import CacheRoom
+from streaming.read.streams.cache_limit import CacheRoom
 
 MIB = 1 << 20
 

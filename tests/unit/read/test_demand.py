@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from streaming.read.epoch.demand import Demand
 
 from streaming.fetch.client import FetchClient
-from streaming.read.demand import Demand
-from streaming.read.loader_watch import LoaderWatch
-from streaming.read.meter import Count, Meter
+from streaming.read.telemetry.counters import Count, SharedCounters
+from streaming.read.telemetry.loader_watch import LoaderWatch
 
 
 class Clock:
@@ -28,7 +28,7 @@ def _waited_for(clock: Clock, batches: list[float]) -> Iterator[float]:
 
 def test_it_is_a_step_of_all_ranks_over_the_shortest_time_of_one() -> None:
     """Known from the third batch on; asked for again after a moment only."""
-    clock, meter = Clock(), Meter(1)
+    clock, meter = Clock(), SharedCounters(1)
     demand = Demand(meter, 8, 4, clock, is_counted=True)
     assert demand.bytes_per_s(1000.0) is None
     meter.add({Count.BATCHES: 3, Count.STEP_S: 0.25})
@@ -43,7 +43,7 @@ def test_it_is_a_step_of_all_ranks_over_the_shortest_time_of_one() -> None:
 
 def test_it_is_worth_while_to_wait_for_it_for_a_moment_where_somebody_counts() -> None:
     """From the beginning of reading on, whatever was asked."""
-    clock, meter = Clock(), Meter(1)
+    clock, meter = Clock(), SharedCounters(1)
     counted, not_counted = (Demand(meter, 8, 1, clock, is_counted=counts) for counts in (True, False))
     for passed_s, left_s in ((0.0, 5.0), (3.0, 2.0), (9.0, 0.0)):
         clock.now_s = passed_s
@@ -53,7 +53,7 @@ def test_it_is_worth_while_to_wait_for_it_for_a_moment_where_somebody_counts() -
 
 def test_the_loader_counts_its_shortest_step_over_epochs() -> None:
     """Not the time that it waits, and no step before the first batch."""
-    clock, meter = Clock(), Meter(1)
+    clock, meter = Clock(), SharedCounters(1)
     watch = LoaderWatch(meter, FetchClient(None, []), None, rank=0, n_workers=1, n_cores=1, clock=clock)
     for steps, least_s in (([5.0, 2.0, 3.0], 2.0), ([4.0, 0.5], 0.5), ([9.0], 0.5)):
         for step_s in watch.over(_waited_for(clock, [*steps, 100.0])):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.errors import OptionError
-from streaming.read.epoch import EpochRing, Loader
+from streaming.read.shared.epoch_ring import EpochRing, Loader
 
 N = 100  # samples in an epoch
 

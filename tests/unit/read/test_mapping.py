@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.read.mapping import is_on_network, map_file
+from streaming.read.shards.mapping import is_on_network, map_file
 
 
 def _n_maps(path: Path) -> int:

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from streaming.errors import ClosedError
-from streaming.read.meter import Count, Lap, Meter
+from streaming.read.telemetry.counters import Count, SharedCounters, Stopwatch
 
 
-def _count(meter: Meter, n: int, number: int | None = None) -> None:
+def _count(meter: SharedCounters, n: int, number: int | None = None) -> None:
     if number is not None:
         meter.begin(number, epoch=10 * number)
     for _ in range(n):
         meter.add({Count.BATCHES: 1, Count.WAITED_S: 0.5}, np.array([1, 2]))
 
 
-def _count_and_die(meter: Meter, n: int) -> None:
+def _count_and_die(meter: SharedCounters, n: int) -> None:
     _count(meter, n)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -38,7 +38,7 @@ def _process(method: str, target: Any, *arguments: Any) -> Any:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_what_all_processes_count_adds_up_in_the_one_that_asks(method: str) -> None:
     """By inheritance or by hand-over, at the same time, and although the workers are gone when it is asked."""
-    meter = Meter(2)
+    meter = SharedCounters(2)
     _count(meter, 3)
     workers = [_process(method, _count, meter, n) for n in (20, 30)]
     _count(meter, 4)
@@ -53,7 +53,7 @@ def test_what_all_processes_count_adds_up_in_the_one_that_asks(method: str) -> N
 
 def test_a_killed_worker_leaves_its_counts_and_its_slot() -> None:
     """Nothing is lost, and the file does not grow with the number of workers that have ever lived."""
-    meter = Meter(2)
+    meter = SharedCounters(2)
     _count(meter, 1)
     for n in range(1, 6):
         worker = _process("fork", _count_and_die, meter, n)
@@ -65,7 +65,7 @@ def test_a_killed_worker_leaves_its_counts_and_its_slot() -> None:
 
 def test_an_epoch_is_what_was_counted_after_its_begin_by_who_began_it() -> None:
     """In the rank process and in workers, old ones included; asked for by its number, or as the latest."""
-    meter = Meter(2)
+    meter = SharedCounters(2)
     assert meter.epoch_reading()[0] is None
     _count(meter, 1)
     for number in (0, 1):
@@ -86,7 +86,7 @@ def test_an_epoch_is_what_was_counted_after_its_begin_by_who_began_it() -> None:
 
 def test_threads_of_one_process_lose_nothing() -> None:
     """They share the process's slot."""
-    meter = Meter(2)
+    meter = SharedCounters(2)
     threads = [threading.Thread(target=_count, args=(meter, 200)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -97,7 +97,7 @@ def test_threads_of_one_process_lose_nothing() -> None:
 
 def test_a_wait_belongs_to_its_thread_and_counts_for_all() -> None:
     """So that a reader can tell its own waits from those of others in its process."""
-    meter = Meter(1)
+    meter = SharedCounters(1)
     meter.waited(Count.SHARDS_S, 2.0)
     thread = threading.Thread(target=meter.waited, args=(Count.RANGES_S, 3.0))
     thread.start()
@@ -109,8 +109,8 @@ def test_a_wait_belongs_to_its_thread_and_counts_for_all() -> None:
 
 def test_a_lap_splits_time_into_running_waiting_and_idleness() -> None:
     """The thread's own CPU time; what it waited for the fetcher is not idleness; samples go to their streams."""
-    meter = Meter(2)
-    lap = Lap(meter, np.array([0, 0, 1]))
+    meter = SharedCounters(2)
+    lap = Stopwatch(meter, np.array([0, 0, 1]))
     meter.waited(Count.SHARDS_S, 1000.0)  # more than has passed
     lap.ended(np.array([0, 1, 1, 2]))
     reading = meter.reading()
@@ -121,7 +121,7 @@ def test_a_lap_splits_time_into_running_waiting_and_idleness() -> None:
 
 def test_a_meter_pickled_for_anything_but_a_worker_is_a_new_one() -> None:
     """The descriptor is in no pickle that could be kept or sent elsewhere."""
-    meter = Meter(2)
+    meter = SharedCounters(2)
     _count(meter, 1)
     copy = pickle.loads(pickle.dumps(meter))
     _count(copy, 5)
@@ -133,7 +133,7 @@ def test_closing_and_dropping_free_the_descriptor() -> None:
     """What is counted afterwards is nobody's; asking is an error."""
     gc.collect()
     n_open = len(os.listdir("/proc/self/fd"))
-    meters = [Meter(1) for _ in range(10)]
+    meters = [SharedCounters(1) for _ in range(10)]
     for meter in meters[:5]:
         meter.close()
         meter.close()

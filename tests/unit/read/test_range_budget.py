@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from streaming.read.range_budget import N_FREE_BATCHES, RangeBudget
+from streaming.read.epoch.range_budget import N_FREE_BATCHES, RangeBudget
 
 WORKERS = st.tuples(st.integers(1, 64), st.integers(1, 9)).flatmap(
     lambda drawn: st.tuples(st.just(drawn[0]), st.integers(0, drawn[1] - 1), st.just(drawn[1]))

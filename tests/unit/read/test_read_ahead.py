@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from streaming.fetch.client import FetchClient
-from streaming.fetch.protocol import FileNeed, StreamConfig
+from streaming.fetch.wire.protocol import FileRequest
 from streaming.formats.index import INDEX_NAME, dump_index, parse_index
-from streaming.read.catalog_loader import StreamFiles
-from streaming.read.meter import Meter
-from streaming.read.place import Place
-from streaming.read.read_ahead import MAX_ANNOUNCED, START, ListRules, ReadAhead
-from streaming.read.shard_files import ShardFiles
+from streaming.read.epoch.read_ahead import MAX_ANNOUNCED, START, ListRules, ReadAhead
+from streaming.read.shards.files import ShardFiles
+from streaming.read.streams.indexes import StreamFiles
+from streaming.read.streams.location import StreamLocation
+from streaming.read.telemetry.counters import SharedCounters
+from support.fetching import stream_config
 
 N_SHARDS = 10_000
 ROWS = 10
@@ -27,12 +28,12 @@ class Recorder(FetchClient):
     """A client that notes what is announced instead of sending it."""
 
     def __init__(self, cache: str) -> None:
-        super().__init__(cache, [StreamConfig(remote="/nowhere", local=cache)])
+        super().__init__(cache, [stream_config(remote="/nowhere", local=cache)])
         self.lists: list[list[str]] = []
         self.held: list[set[str]] = []
         self.n_dropped = 0
 
-    def announce(self, reader: str, needs: Sequence[FileNeed], held: Sequence[FileNeed] = ()) -> None:
+    def announce(self, reader: str, needs: Sequence[FileRequest], held: Sequence[FileRequest] = ()) -> None:
         if reader == START:
             assert not needs
             self.n_dropped += 1
@@ -66,9 +67,13 @@ def entries() -> bytes:
 def world(tmp_path: Path, entries: bytes) -> tuple[Recorder, ShardFiles, Path]:
     cache = tmp_path / "cache"
     cache.mkdir()
-    place = Place("stream 0", None, "/nowhere", str(cache), False, str(cache), 2, 60.0, None, False)
+    place = StreamLocation("stream 0", None, "/nowhere", str(cache), False, str(cache), 2, 60.0, None, False)
     client = Recorder(str(cache))
-    return client, ShardFiles([StreamFiles(0, place, parse_index(entries, where=INDEX_NAME))], client, Meter(1)), cache
+    return (
+        client,
+        ShardFiles([StreamFiles(0, place, parse_index(entries, where=INDEX_NAME))], client, SharedCounters(1)),
+        cache,
+    )
 
 
 def _names(shards: Sequence[int]) -> list[str]:

@@ -7,9 +7,9 @@ import json
 import numpy as np
 
 from streaming import Stream
-from streaming.fetch.protocol import Reason
-from streaming.read.meter import Count, Meter, Reading
-from streaming.read.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
+from streaming.fetch.wire.protocol import Reason
+from streaming.read.telemetry.counters import Count, Reading, SharedCounters
+from streaming.read.telemetry.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
 from streaming.stream import StreamDefaults, resolve
 
 # As a fetcher answers: the second remote is another job's.
@@ -28,7 +28,7 @@ NUMBERS = {
 
 def _reading() -> Reading:
     """Every count another number, and two streams."""
-    meter = Meter(2)
+    meter = SharedCounters(2)
     meter.add({count: 10.5 * (1 + count) for count in Count}, np.array([100, 23]))
     return meter.reading()
 

@@ -1,0 +1,1 @@
+"""The fetcher as a program: its process, the connections of its clients, and its parts put together."""

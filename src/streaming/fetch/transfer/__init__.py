@@ -1,0 +1,1 @@
+"""Moving bytes: what `decide` comes to, carried out with threads, stores and the disk."""

@@ -1,0 +1,365 @@
+"""How a store is asked: as whom, how fast, and how often again. Each is a wrapper of a store.
+
+    Retrying(Paced(Authorized(store)))
+
+1. `Authorized` opens the store with the credentials that hold now, and says when others are wanted.
+2. `Paced` lets requests go at the pace of the store. A store that asks to slow down has not failed: the request waits
+   and goes again, which is no attempt. It becomes an error when nothing else has come for as long as the user's
+   time-out.
+3. `Retrying` tries again what another try can mend, after a pause that doubles, with jitter. Attempts are counted over
+   all requests of one need (`Attempts`). A missing or forbidden object is raised at once. A body that breaks off goes
+   on where it stopped, by range and of the same version; that is no new attempt while it brings bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from streaming.errors import (
+    CredentialsExpiredError,
+    CredentialsWantedError,
+    StorageError,
+    StoreBusyError,
+    StoreUnreachableError,
+    TransferDamagedError,
+)
+from streaming.fetch.decide.rates import RateLimiter
+from streaming.fetch.decide.transfers import Account
+from streaming.fetch.transfer.credential_cache import CredentialCache
+from streaming.fetch.transfer.progress import TransferProgress
+from streaming.storage.store import Content, ObjectFacts, Part, Store
+from streaming.storage.url import Folder, Location
+
+T = TypeVar("T")
+
+_MENDABLE: Final = (StoreBusyError, StoreUnreachableError, TransferDamagedError)
+_RESUME_BYTES: Final = 1 << 18
+"""A connection that brings less before it breaks off has failed."""
+
+
+def backoff_s(attempt: int, *, rng: random.Random) -> float:
+    """Seconds to pause after attempt number `attempt` (0 is the first): between half and all of 0.5 · 2ⁿ, below 30."""
+    return min(30.0, 0.5 * 2.0**attempt) * rng.uniform(0.5, 1.0)
+
+
+# --- attempts
+
+
+class Attempts:
+    """The attempts that one need has, over all requests that it takes. Thread-safe."""
+
+    def __init__(self, shown: str, n_allowed: int, progress: TransferProgress, *, rng: random.Random) -> None:
+        """`shown` names in errors what is needed; `progress` counts the attempts made."""
+        self._shown, self._n_allowed, self._progress, self._rng = shown, n_allowed, progress, rng
+        self._lock = threading.Lock()
+        self._n_failed = 0
+
+    def repeat(self, call: Callable[[], T]) -> T:
+        """What `call` gives, tried again where another try can help.
+
+        Raises the last error, with the number of attempts in its words; StorageError if none is allowed.
+        """
+        if self._n_allowed < 1:
+            raise StorageError(
+                f"{self._shown}: no attempt is allowed; set download_retry (of a writer: retry) to 1 or more"
+            )
+        while True:
+            try:
+                return call()
+            except _MENDABLE as error:
+                self.failed(error)
+
+    def failed(self, error: StorageError) -> None:
+        """An attempt failed. Pause before the next, or raise the error if there is none."""
+        with self._lock:
+            is_last = self._n_failed >= self._n_allowed  # said so already, on the way here
+            self._n_failed += 1
+            n_failed = self._n_failed
+        if is_last or (isinstance(error, StoreBusyError) and error.is_throttled):
+            raise error
+        if n_failed >= self._n_allowed:
+            raise type(error)(f"{error} (attempt {n_failed} of {self._n_allowed})") from error
+        time.sleep(backoff_s(n_failed - 1, rng=self._rng))
+
+    def began(self) -> None:
+        """An attempt begins."""
+        self._progress.n_attempts += 1
+
+    def counted(self, items: Iterator[T]) -> Iterator[T]:
+        """The same items; each shows a waiting client that a long list moves on."""
+        for item in items:
+            self._progress.n_bytes += 1
+            yield item
+
+
+# --- pace
+
+
+class StoreGate:
+    """The gate of one store: requests of all threads pass it at the store's pace."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._limiter = RateLimiter()
+        self._answered_s = time.monotonic()
+        self.n_requests = 0
+        self.n_refused = 0
+
+    def enter(self, longest_s: float = float("inf")) -> float:
+        """Wait until a request may go. Returns that moment, to be passed on with the outcome.
+
+        Raises StoreBusyError if the store asked to be silent for longer than `longest_s`.
+        """
+        while True:
+            with self._lock:
+                now_s = time.monotonic()
+                silent_s = self._limiter.silent_s(now_s)
+                if silent_s > longest_s:
+                    raise StoreBusyError(
+                        f"the store asked to be silent for {silent_s:.0f} s, where the time-out allows "
+                        f"{longest_s:.0f} s; try later, or ask it less often"
+                    )
+                slot = self._limiter.take_slot(now_s)
+            while (wait_s := slot.moment_s - time.monotonic()) > 0:
+                time.sleep(wait_s)
+            with self._lock:
+                now_s = time.monotonic()
+                if slot.is_booked and self._limiter.may_go(now_s):
+                    self.n_requests += 1
+                    return now_s
+
+    def answered(self, sent_s: float) -> None:
+        """The store answered the request sent at `sent_s`, if only with an error of its own."""
+        with self._lock:
+            self._answered_s = time.monotonic()
+            self._limiter.answered(self._answered_s, sent_s)
+
+    def gave(self) -> None:
+        """More bytes came of an answer: the store does something else than refuse."""
+        self._answered_s = time.monotonic()
+
+    def refused(self, sent_s: float, retry_after_s: float | None) -> float:
+        """The store asked to slow down. Returns for how many seconds it has done nothing else."""
+        with self._lock:
+            now_s = time.monotonic()
+            self.n_refused += 1
+            self._limiter.refused(now_s, sent_s, retry_after_s)
+            return now_s - self._answered_s
+
+
+class StoreGates:
+    """One gate for each store: for all remotes that share its limits, being in one bucket or on one host."""
+
+    def __init__(self) -> None:
+        self._gates: dict[str, StoreGate] = {}
+
+    def gate(self, remote: Location) -> StoreGate:
+        """The gate of the store of this remote, the same for all who ask."""
+        key = "" if isinstance(remote, Folder) else f"{remote.scheme}://{remote.name}"
+        known = self._gates.get(key)
+        return self._gates.setdefault(key, StoreGate()) if known is None else known
+
+    def numbers(self) -> dict[str, int]:
+        """Requests to all stores, and how many of them were asked to slow down."""
+        gates = list(self._gates.values())
+        return {"requests": sum(gate.n_requests for gate in gates), "refused": sum(gate.n_refused for gate in gates)}
+
+
+# --- wrappers
+
+
+class _Wrapper:
+    """A store that does everything through `_call`."""
+
+    def _call(self, ask: Callable[[Store], T]) -> T:
+        raise NotImplementedError
+
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store."""
+        return self._call(lambda store: store.get(name, offset=offset, version=version))
+
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
+        """See Store."""
+        return self._call(lambda store: store.get_range(name, begin, end, version=version))
+
+    def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
+        """See Store."""
+        return self._call(lambda store: store.put(name, path, moved=moved))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """See Store."""
+        return self._call(lambda store: store.list(prefix))
+
+    def head(self, name: str) -> ObjectFacts:
+        """See Store."""
+        return self._call(lambda store: store.head(name))
+
+    def delete(self, name: str) -> None:
+        """See Store."""
+        return self._call(lambda store: store.delete(name))
+
+
+class Authorized(_Wrapper):
+    """The store of an account. Raises CredentialsWantedError where the user's function must be called first."""
+
+    def __init__(self, open_store: Callable[[], Store], account: Account, cache: CredentialCache) -> None:
+        """`open_store` opens it with the credentials that hold now."""
+        self._open_store, self._account, self._cache = open_store, account, cache
+
+    def _call(self, ask: Callable[[Store], T]) -> T:
+        with self._wanting():
+            return ask(self._open_store())
+
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store."""
+        content = super().get(name, offset=offset, version=version)
+        return Content(content.facts, content.offset, self._chunks(content.chunks))
+
+    def _chunks(self, chunks: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        with self._wanting():
+            yield from chunks
+
+    @contextlib.contextmanager
+    def _wanting(self) -> Iterator[None]:
+        key = self._account.credentials_key
+        try:
+            yield
+        except CredentialsExpiredError as error:
+            if not key:
+                raise
+            self._cache.drop(key)
+            raise CredentialsWantedError(key) from error
+
+
+class Paced(_Wrapper):
+    """A store that is asked at its own pace."""
+
+    def __init__(self, store: Store, gate: StoreGate, shown: str, throttled_s: float, *, rng: random.Random) -> None:
+        """`throttled_s`: seconds in which nothing may come but requests to slow down. `shown` is for errors."""
+        self._store, self._gate, self._shown, self._throttled_s, self._rng = store, gate, shown, throttled_s, rng
+
+    def _call(self, ask: Callable[[Store], T]) -> T:
+        gate, n_refused, began_s = self._gate, 0, time.monotonic()
+        while True:
+            try:
+                sent_s = gate.enter(self._throttled_s)
+            except StoreBusyError as error:
+                raise _as_throttled(StoreBusyError(f"{self._shown}: {error}")) from None
+            try:
+                result = ask(self._store)
+            except StoreBusyError as error:
+                if not error.is_throttled:
+                    gate.answered(sent_s)
+                    raise
+                silent_s = gate.refused(sent_s, error.retry_after_s)
+                if min(silent_s, time.monotonic() - began_s) > self._throttled_s:
+                    words = f"{error} (asked to slow down for {silent_s:.0f} s)"
+                    raise _as_throttled(type(error)(words)) from error
+                if error.retry_after_s is None:  # else nothing goes before it may
+                    time.sleep(backoff_s(n_refused, rng=self._rng))
+                n_refused += 1
+            except StorageError:
+                gate.answered(sent_s)
+                raise
+            else:
+                gate.answered(sent_s)
+                return result
+
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store."""
+        content = super().get(name, offset=offset, version=version)
+        return Content(content.facts, content.offset, self._chunks(content.chunks))
+
+    def _chunks(self, chunks: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        for chunk in chunks:
+            self._gate.gave()
+            yield chunk
+
+
+class Retrying(_Wrapper):
+    """A store that is asked again, within the attempts of one need."""
+
+    def __init__(self, store: Store, attempts: Attempts) -> None:
+        self._store, self._attempts = store, attempts
+
+    def _call(self, ask: Callable[[Store], T]) -> T:
+        def attempt() -> T:
+            self._attempts.began()
+            return ask(self._store)
+
+        return self._attempts.repeat(attempt)
+
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store. The bytes go on where a connection breaks off."""
+        content = super().get(name, offset=offset, version=version)
+        return Content(content.facts, content.offset, self._resumed(name, content))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """See Store. A list that breaks off begins anew, so all of it comes before any."""
+        return iter(self._call(lambda store: list(self._attempts.counted(store.list(prefix)))))
+
+    def _resumed(self, name: str, content: Content) -> Iterator[bytes | memoryview]:
+        facts, at = content.facts, content.offset
+        resumed_at = at
+        while True:
+            try:
+                for chunk in content.chunks:
+                    at += len(chunk)
+                    yield chunk
+                if at < facts.n_bytes:
+                    raise TransferDamagedError(f"{name}: {at} bytes came of {facts.n_bytes}: the transfer was cut")
+                return
+            except _MENDABLE as error:
+                if at >= facts.n_bytes:
+                    raise
+                if at - resumed_at < _RESUME_BYTES:
+                    self._attempts.failed(error)
+                    self._attempts.began()
+            resumed_at = at
+            content = self._store.get(name, offset=at, version=facts.version)
+
+
+def _as_throttled(error: StoreBusyError) -> StoreBusyError:
+    """The error of a store that went on asking to slow down: trying again is no use."""
+    error.is_throttled = True
+    return error
+
+
+# --- all together
+
+OpenStore = Callable[[Location, float, Mapping[str, Any], bool], Store]
+"""Opens the store of a remote: (remote, time-out in seconds, options, whether for uploads)."""
+
+
+class StoreAccess:
+    """Owns what requests to stores share: gates and credentials. Thread-safe."""
+
+    def __init__(self, open_store: OpenStore, *, rng: random.Random | None = None) -> None:
+        self._open_store = open_store
+        self._rng = rng or random.Random()
+        self.gates = StoreGates()
+        self.credentials = CredentialCache()
+
+    def open(self, remote: Location, account: Account, *, for_uploads: bool = False) -> Store:
+        """The store of a remote with the credentials that hold now. Raises CredentialsWantedError if there are none."""
+        options = json.loads(account.options)
+        if account.credentials_key:
+            options |= self.credentials.get(account.credentials_key)
+        return self._open_store(remote, account.timeout_s, options, for_uploads)
+
+    def paced(self, remote: Location, account: Account, *, for_uploads: bool = False) -> Store:
+        """The store of a remote, asked as this account and at the store's pace, once for each call."""
+        open_now = partial(self.open, remote, account, for_uploads=for_uploads)
+        authorized = Authorized(open_now, account, self.credentials)
+        return Paced(authorized, self.gates.gate(remote), remote.shown, account.timeout_s, rng=self._rng)
+
+    def attempts(self, shown: str, account: Account, progress: TransferProgress) -> Attempts:
+        """The attempts that an account allows for one need."""
+        return Attempts(shown, account.n_attempts, progress, rng=self._rng)

@@ -1,0 +1,191 @@
+"""Telling the fetcher which shards a reader will need, in order of first use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.fetch.client import FetchClient
+from streaming.fetch.wire import START
+from streaming.read.shards.files import ShardFiles
+from streaming.read.telemetry.counters import Count
+
+MAX_ANNOUNCED: Final = 1024
+_MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED  # shards in use and shards on disk are passed over
+_MAX_LOOKS: Final = 64  # at the disk, to tell how far read-ahead is: they come in about the order of the list
+_PARTS_OF_CACHE: Final = 8  # a list is renewed when so small a part of what fits into the cache has been consumed
+_PARTS_OF_SPARE: Final = 4  # or of what fits beyond what is needed
+_PART_AT_ONCE: Final = 4  # of what fits, that is asked for whatever else lies there, if not all in use fits
+_PART_OF_NEXT: Final = 16  # of what fits, that may be fetched for the next epoch
+
+Horizon = Callable[[int, int], tuple[list[int], list[int]]]
+"""Shards in order of first use, at most so many: (position, limit) -> of this epoch from there on, of the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListRules:
+    """How much a reader announces, and how often: at most `most` shards, again after `renew_after` positions.
+
+    `room`: how many shards fit into a cache with a limit; None: it has none. At most `most_held` are held before they
+    are opened; 0: not all that is in use at once fits, so nothing is held that is open either.
+    """
+
+    most: int
+    renew_after: int
+    room: int | None = None
+    most_held: int = 0
+
+    @classmethod
+    def unlimited(cls, positions_per_shard: float) -> Self:
+        """For a cache that keeps what it gets."""
+        return cls(MAX_ANNOUNCED, int(MAX_ANNOUNCED / 2 * positions_per_shard))
+
+    @classmethod
+    def limited(cls, cache_shards: float, needed_shards: float, positions_per_shard: float) -> Self:
+        """For a cache into which so many shards fit, where so many are needed to fetch none twice."""
+        most = min(_MAX_LOOKED_AT, math.ceil(1.5 * cache_shards) + 64)
+        # What has been consumed since the last list takes room from what is fetched ahead.
+        spare = cache_shards - needed_shards if cache_shards > needed_shards else cache_shards
+        consumed = max(1.0, min(cache_shards / _PARTS_OF_CACHE, spare / _PARTS_OF_SPARE))
+        most_held = max(1, int(cache_shards / 2)) if cache_shards >= needed_shards else 0
+        return cls(most, max(1, int(consumed * positions_per_shard)), max(1, int(0.95 * cache_shards) - 1), most_held)
+
+
+class ReadAhead:
+    """One reader's announcements. Without a limit it says nothing, and starts no fetcher, while all is on disk.
+
+    `reader` names this reader in its job. `horizon` is asked again when the list is to be renewed, and whenever
+    something is missing that was not announced. None: only what is planned exactly is announced. `sparse`: shards that
+    are not worth fetching, bool (shard,).
+    """
+
+    def __init__(
+        self,
+        client: FetchClient,
+        files: ShardFiles,
+        reader: str,
+        horizon: Horizon | None,
+        rules: ListRules,
+        *,
+        sparse: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self._client = client
+        self._files = files
+        self._reader = reader
+        self._horizon = horizon
+        self._rules = rules
+        self._sparse = sparse
+        self._renew_at = None if horizon is None else -1  # a position; None: the last look went as far as one can see
+        self._announced: dict[int, None] = {}  # in order of first use
+        self._looked_at: set[int] = set()
+        self._held: set[int] = set()
+        self._coming: list[int] = []  # of those announced, what was not on disk at the last look
+        self._has_begun = False
+
+    def advance(self, planned: Sequence[int], begin: int, end: int, opened: Iterable[int] = ()) -> bool:
+        """The next shards to be read are `planned`, in this order, for positions `begin` to `end` of the epoch.
+
+        `opened`: shards that the reader has open. Whether all that is planned is on disk.
+        """
+        self._look()
+        missing = [shard for shard in planned if not self._files.is_present(shard)]
+        if self._rules.room is None:
+            self._announce_missing(self._worth_it(missing), end)
+        else:
+            # Others of this node read what lies between: all that it needs from here on is to be kept.
+            self._announce_all(self._worth_it(planned), begin, opened, self._rules.room)
+        return not missing
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the cache has a limit."""
+        return self._rules.room is not None
+
+    def let_go(self) -> None:
+        """Hold nothing until the next list: who waits for room must not keep others from making some."""
+        if self._held:
+            self._announce(list(self._announced), ())
+
+    def _announce_missing(self, missing: Sequence[int], position: int) -> None:
+        if not self._is_due(position) and self._announced.keys() >= set(missing):
+            return
+        wanted = dict.fromkeys(missing)
+        if self._horizon is not None:
+            this, following = self._horizon(position, _MAX_LOOKED_AT)
+            ahead = this + following
+            self._renew_at = None if len(ahead) < _MAX_LOOKED_AT else position + self._rules.renew_after
+            wanted |= dict.fromkeys(shard for shard in ahead if not self._files.is_present(shard))
+        if wanted or self._announced:
+            needs = list(wanted)[: self._rules.most]
+            if len(needs) < len(wanted) and self._renew_at is None:
+                self._renew_at = position + self._rules.renew_after
+            self._announce(needs, ())
+
+    def _announce_all(self, planned: Sequence[int], position: int, opened: Iterable[int], room: int) -> None:
+        most_held = self._rules.most_held
+        held = {*planned[:most_held], *opened} if most_held else set()
+        if not self._is_due(position) and self._looked_at.issuperset(planned) and self._held.issuperset(held):
+            return
+        this: list[int] = []
+        following: list[int] = []
+        if self._horizon is not None:
+            this, following = self._horizon(position, self._rules.most)
+            self._renew_at = position + self._rules.renew_after
+        self._looked_at = {*planned, *this, *following}
+        self._announce(self._listed(planned, this, following, room), held)
+
+    def _listed(self, planned: Sequence[int], this: Sequence[int], following: Sequence[int], room: int) -> list[int]:
+        """What to name of what is planned, of this epoch's needs and of the next one's, each in order of first use.
+
+        What is needed at once comes first, then what is there and needed in this epoch, so that none of it goes for
+        what is fetched ahead, however far off its need: some shards that were used at the beginning of an epoch come
+        once more at its end. Then what is absent, and of the next epoch what is there, and a beginning. No more than
+        fits in all: what is named and must go all the same would be fetched again.
+        """
+        is_present = self._files.is_present
+        n_at_once = room if self._rules.most_held else max(1, room // _PART_AT_ONCE)
+        listed = dict.fromkeys(planned[:n_at_once])
+        listed |= dict.fromkeys(filter(is_present, this))
+        absent = [shard for shard in this if shard not in listed]
+        listed |= dict.fromkeys(absent[: max(0, room - len(listed))])
+        n_next = 0 if len(listed) >= room else max(1, room // _PART_OF_NEXT)
+        for number, shard in enumerate(following):
+            if len(listed) >= room:
+                break
+            if number < n_next or is_present(shard):
+                listed[shard] = None
+        return list(listed)[: self._rules.most]
+
+    def _announce(self, needs: Sequence[int], held: Collection[int]) -> None:
+        self._announced, self._held = dict.fromkeys(needs), set(held)
+        # Without a limit nothing is announced that is on disk.
+        self._coming = [n for n in needs if not (self.is_limited and self._files.is_present(n))]
+        need = self._files.need
+        self._client.announce(self._reader, [need(shard) for shard in needs], [need(shard) for shard in held])
+        if not self._has_begun:
+            # A worker's client knows nothing of that list and, without a limit, says nothing: it may stay then, since
+            # what it names is what the epoch needs first anyway.
+            self._has_begun = True
+            self._client.announce(START, ())
+
+    def _look(self) -> None:
+        """Count how much of the list is on disk by now."""
+        n_announced = len(self._announced)
+        if not n_announced:
+            return
+        first = self._coming[:_MAX_LOOKS]
+        self._coming[: len(first)] = [shard for shard in first if not self._files.is_present(shard)]
+        n_on_disk = n_announced - len(self._coming)
+        self._files.counters.add({Count.LOOKS: 1, Count.ANNOUNCED: n_announced, Count.ON_DISK: n_on_disk})
+
+    def _is_due(self, position: int) -> bool:
+        return self._renew_at is not None and position >= self._renew_at
+
+    def _worth_it(self, shards: Sequence[int]) -> Sequence[int]:
+        sparse = self._sparse
+        return shards if sparse is None else [shard for shard in shards if not sparse[shard]]

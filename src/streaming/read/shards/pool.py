@@ -1,0 +1,197 @@
+"""Open shards: from (shard, row) to a decoded sample.
+
+The warm path is one dictionary look-up, one slice of memory (or one `pread`) and the compiled decoder: no lock, no
+`open`, no `stat`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeAlias
+
+from streaming.errors import ClosedError, FormatError, ShardDamagedError
+from streaming.fork_safety import ForkSafeLock
+from streaming.formats.index import Schema
+from streaming.formats.layout import layout_of
+from streaming.read.shards.files import OpenFile, ShardFiles
+from streaming.read.shards.mapping import map_file
+
+Sample: TypeAlias = dict[str, Any]
+Decode: TypeAlias = Callable[[bytes | memoryview], Sample]
+
+_MAX_MAPPED: Final = 4096  # far below the kernel's limit of maps (65,530), far above what a shuffle window needs
+
+
+class OpenShard(Protocol):
+    """A shard that is open: its samples by row."""
+
+    def sample(self, row: int) -> Sample:
+        """The decoded sample at this row. Raises ShardDamagedError if its bytes are not what the format says."""
+        ...
+
+
+class MappedShard:
+    """A shard in memory. Needs no descriptor; the map goes with the last reference."""
+
+    __slots__ = ("_decode", "_name", "_offsets", "_view")
+
+    def __init__(self, view: memoryview, name: str, offsets: memoryview, decode: Decode) -> None:
+        self._view = view
+        self._name = name
+        self._offsets = offsets
+        self._decode = decode
+
+    def sample(self, row: int) -> Sample:
+        """The decoded sample at this row."""
+        offsets = self._offsets
+        try:
+            return self._decode(self._view[offsets[row] : offsets[row + 1]])
+        except FormatError as error:
+            name_sample(error, self._name, row)
+            raise
+
+
+class SourceShard:
+    """A shard that is read piece by piece, since others may cut its file. Owns a descriptor."""
+
+    __slots__ = ("__weakref__", "_decode", "_fd", "_name", "_offsets")
+
+    def __init__(self, fd: int, name: str, offsets: memoryview, decode: Decode) -> None:
+        self._fd = fd
+        self._name = name
+        self._offsets = offsets
+        self._decode = decode
+        weakref.finalize(self, os.close, fd).atexit = False
+
+    def sample(self, row: int) -> Sample:
+        """The decoded sample at this row."""
+        offsets = self._offsets
+        start = offsets[row]
+        n_bytes = offsets[row + 1] - start
+        record = os.pread(self._fd, n_bytes, start)
+        if len(record) != n_bytes:
+            raise ShardDamagedError(
+                f"{self._name}: sample {row} ends after {len(record)} of {n_bytes} bytes; the file was cut short"
+            )
+        try:
+            return self._decode(record)
+        except FormatError as error:
+            name_sample(error, self._name, row)
+            raise
+
+
+def name_sample(error: FormatError, shard: str, row: int) -> None:
+    """A decoder does not know what it decodes; whoever reads the error must. It stays the kind that it is."""
+    error.args = (f"{shard}, sample {row}: {error}", *error.args[1:])
+
+
+class ShardPool:
+    """The shards that this process has open. Safe between threads; a forked child goes on with its own copy."""
+
+    def __init__(self, files: ShardFiles, *, allow_unsafe_types: bool) -> None:
+        self._files = files
+        self._allow_unsafe_types = allow_unsafe_types
+        self._decoders: dict[Schema, Decode] = {}
+        self._lock = ForkSafeLock()
+        self._limit = _MAX_MAPPED
+        self._is_closed = False
+        self.open_shards: dict[int, OpenShard] = {}  # read without a lock: the hot loop's one look-up
+        _pools.add(self)
+
+    def open(self, shard: int, *, keep: bool = True) -> OpenShard:
+        """Open a shard, waiting for it if it must be fetched; `keep` it open for the next who asks.
+
+        A fetched file that turns out to be damaged is fetched once more. Raises ClosedError and the kinds of
+        `ShardFiles.open`.
+        """
+        if self._is_closed:
+            raise ClosedError("the dataset is closed")
+        opened = self._open_checked(shard)  # outside the lock: it may wait for the network
+        if not keep:
+            return opened
+        with self._lock:
+            kept = self.open_shards.setdefault(shard, opened)
+            if isinstance(kept, SourceShard):
+                self._limit = _descriptors_each()
+            while len(self.open_shards) > self._limit:  # oldest first: the likeliest to be used up
+                oldest = next(iter(self.open_shards))
+                if oldest == shard:
+                    break
+                del self.open_shards[oldest]
+        return kept
+
+    def keep_only(self, shards: Iterable[int], *, at_once: bool = False) -> None:
+        """Close all shards but these, once so many are open that it matters, or `at_once`."""
+        if at_once or 4 * len(self.open_shards) > 3 * self._limit:
+            kept = set(shards)
+            with self._lock:
+                for shard in list(self.open_shards):
+                    if shard not in kept:
+                        del self.open_shards[shard]
+
+    def drop(self, shards: Iterable[int]) -> None:
+        """Close these shards, if they are open."""
+        with self._lock:
+            for shard in shards:
+                self.open_shards.pop(shard, None)
+
+    def decoder(self, shard: int) -> Decode:
+        """The function from the bytes of a record of this shard to a sample."""
+        index, local = self._files.index(shard)
+        schema = index.schema(local)
+        decode = self._decoders.get(schema)
+        if decode is None:
+            make_decoder = layout_of(schema.format).make_decoder
+            decode = self._decoders[schema] = make_decoder(schema, allow_unsafe_types=self._allow_unsafe_types)
+        return decode
+
+    def close(self) -> None:
+        """Close all shards, for good."""
+        self._is_closed = True
+        with self._lock:
+            self.open_shards.clear()
+
+    def _open_checked(self, shard: int) -> OpenShard:
+        file = self._files.open(shard)
+        try:
+            return self._opened(shard, file)
+        except ShardDamagedError:
+            if not file.is_ours:
+                raise
+            self._files.discard(shard, file)
+        finally:
+            os.close(file.fd)
+        file = self._files.open(shard)
+        try:
+            return self._opened(shard, file)
+        finally:
+            os.close(file.fd)
+
+    def _opened(self, shard: int, file: OpenFile) -> OpenShard:
+        index, local = self._files.index(shard)
+        layout, n_samples = layout_of(index.schema(local).format), int(index.samples[local])
+        name, decode = self._files.name(shard), self.decoder(shard)
+        try:
+            if file.may_map:
+                view = map_file(file.fd, file.n_bytes)
+                offsets = layout.record_offsets(view, n_samples, file.n_bytes)
+                return MappedShard(view, name, offsets.data, decode)
+            header = os.pread(file.fd, layout.header_bytes(n_samples), 0)
+            offsets = layout.record_offsets(header, n_samples, file.n_bytes)
+            return SourceShard(os.dup(file.fd), name, offsets.data, decode)
+        except ShardDamagedError as error:
+            raise ShardDamagedError(f"{name}: {error}") from error
+
+
+_pools: weakref.WeakSet[ShardPool] = weakref.WeakSet()
+
+
+def _descriptors_each() -> int:
+    """How many descriptors one pool may hold, so that all of this process leave room for others."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return _MAX_MAPPED
+    return min(_MAX_MAPPED, max(16, (soft - 128) // 2 // max(1, len(_pools))))

@@ -1,0 +1,103 @@
+"""Files that records refer to: single objects beside a dataset, such as videos, fetched when they are asked for."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from streaming.errors import CacheTakenError, CacheWriteError, FetchError, NoRoomError, ObjectMissingError
+from streaming.fetch.client import FetchClient
+from streaming.fetch.wire import FileRequest
+from streaming.read.streams.location import StreamLocation, config_of, make_private, own_folder, read_uncached
+
+_MAX_GONE: Final = 100  # times that a file may go for others before it is opened
+_MAX_TAKEN: Final = 3  # times that the folder may become another remote's before anything came
+
+
+class SideFiles:
+    """The files below a remote, each by its name. Made by `StreamingDataset.side_files`; pickles as configuration.
+
+    They come into a folder of their own, through the fetcher of the dataset and within its `cache_limit`: what was used
+    longest ago goes first, and only what has come from this remote ever goes. Thread-safe.
+    """
+
+    def __init__(self, location: StreamLocation, meeting_place: str | None, cache_limit: int | None) -> None:
+        """`meeting_place`: the cache root whose fetcher is to be used."""
+        self._settings = _Settings(location, meeting_place, cache_limit)
+        self._open()
+
+    def _open(self) -> None:
+        settings = self._settings
+        self._location = own_folder(settings.location)
+        providers = {} if self._location.credentials is None else {0: self._location.credentials}
+        self._client = FetchClient(
+            settings.meeting_place,
+            [config_of(self._location, has_index=False)],
+            cache_limit=settings.cache_limit,
+            providers=providers,
+        )
+
+    def __getstate__(self) -> _Settings:
+        return self._settings
+
+    def __setstate__(self, settings: _Settings) -> None:
+        self._settings = settings
+        self._open()
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file; `name` is its path below the remote. Waits for it.
+
+        Raises ObjectMissingError if there is none, and what else a store answers.
+        """
+        with self.open(name) as file:
+            return file.read()
+
+    def open(self, name: str) -> BinaryIO:
+        """The file, opened for reading: what is open can be read to its end, whatever goes from the cache."""
+        need = FileRequest(stream=0, name=name, n_bytes=-1)
+        if self._location.source is not None:
+            return self._open_source(self._location.source, name)
+        make_private(self._location)
+        for attempt in range(1, _MAX_TAKEN + 1):
+            try:
+                return self._open_cached(need)
+            except CacheTakenError:  # by another job that has just started
+                if attempt == _MAX_TAKEN:
+                    raise
+                self.close()
+                self._open()
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Give back the connection; the next call makes another."""
+        self._client.close()
+
+    def _open_source(self, source: str, name: str) -> BinaryIO:
+        try:
+            return open(os.path.join(source, name), "rb")
+        except FileNotFoundError:
+            raise ObjectMissingError(f"{self._location.title}: there is no {name} in {source}") from None
+
+    def _open_cached(self, need: FileRequest) -> BinaryIO:
+        for _ in range(_MAX_GONE):
+            try:
+                path = self._client.wait(need)
+            except (NoRoomError, CacheWriteError):  # then without the cache
+                return io.BytesIO(read_uncached(self._location, need.name, self._client, 0))
+            try:
+                return open(path, "rb")
+            except FileNotFoundError:
+                continue  # it has gone for others meanwhile
+        raise FetchError(
+            f"{self._location.title}: {need.name} came {_MAX_GONE} times and was gone before it was opened; "
+            "raise cache_limit"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    location: StreamLocation
+    meeting_place: str | None
+    cache_limit: int | None

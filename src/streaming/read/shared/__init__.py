@@ -1,0 +1,1 @@
+"""What a rank process shares with its loader workers: files without a name, which they inherit."""

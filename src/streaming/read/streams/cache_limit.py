@@ -1,0 +1,129 @@
+"""What a limit on the cache means for a dataset: refused, enough, or so tight that shards come more than once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streaming.errors import OptionError
+from streaming.formats.names import INDEX_NAME
+from streaming.order import WorkingSet
+from streaming.read.streams.indexes import StreamFiles
+from streaming.units import parse_bytes, shown_bytes
+
+_BESIDE_BYTES: Final = 4096  # what the cache says of itself
+
+
+def checked_limit(limit: int | str | None, streams: Sequence[StreamFiles]) -> int | None:
+    """The limit in bytes, None for none. Raises OptionError for one under which not even two shards have room."""
+    if limit is None:
+        return None
+    limit_bytes = parse_bytes(limit)
+    if limit_bytes < 0:
+        raise OptionError(f"cache_limit={limit!r} must be 0 or more bytes")
+    least = max(map(_Least.of, streams), key=lambda least: least.n_bytes)
+    if limit_bytes < least.n_bytes:
+        raise OptionError(
+            f"cache_limit={limit!r} ({limit_bytes:,} bytes) is too small: at least {least.n_bytes:,} bytes are needed, "
+            f"{least.reason}; raise the limit, or write shards with a smaller size_limit"
+        )
+    return limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Least:
+    """The least limit under which a stream can be read, and why."""
+
+    n_bytes: int
+    reason: str
+
+    @classmethod
+    def of(cls, stream: StreamFiles) -> Self:
+        location, index = stream.location, stream.index
+        # While one is read the next comes; of one that comes compressed both forms may lie there.
+        sizes = np.where(_is_cached(stream), index.raw_bytes + np.maximum(index.zip_bytes, 0), 0)
+        if not sizes.any():
+            return cls(0, "")
+        shard = int(sizes.argmax())
+        n_bytes = 2 * int(sizes[shard])
+        reason = (
+            f"twice the largest shard, so that one can be read while the next comes ({location.title}: "
+            f"{index.raw_name(shard)} has {int(index.raw_bytes[shard]):,} bytes"
+            + (f", and {int(index.zip_bytes[shard]):,} compressed" if index.zip_name(shard) is not None else "")
+            + ")"
+        )
+        # What is not compressed can be read by parts, without room; what is must lie there, beside the index.
+        beside = index_bytes([stream]) + int(sizes[shard]) + _BESIDE_BYTES
+        if index.is_compressed and beside > n_bytes:
+            return cls(beside, f"the index and the largest shard ({location.title}: {index.raw_name(shard)})")
+        return cls(n_bytes, reason)
+
+
+def index_bytes(streams: Sequence[StreamFiles]) -> int:
+    """What the indexes of fetched streams take in the cache."""
+    n_bytes = 0
+    for stream in streams:
+        with contextlib.suppress(OSError):  # in location, or in a cache that cannot be written
+            n_bytes += os.stat(os.path.join(stream.location.cache, INDEX_NAME)).st_size
+    return n_bytes
+
+
+def disk_bytes(streams: Sequence[StreamFiles], *, all_are_cached: bool) -> NDArray[np.int64]:
+    """What each shard takes in the cache, int64 (shard,): 0 where it is read in location, unless `all_are_cached`."""
+    sizes = []
+    for stream in streams:
+        index, location = stream.index, stream.location
+        kept = np.maximum(index.zip_bytes, 0) if location.keep_zip else 0
+        sizes.append(np.where(_is_cached(stream) | all_are_cached, index.raw_bytes + kept, 0))
+    return np.concatenate(sizes).astype(np.int64)
+
+
+def _is_cached(stream: StreamFiles) -> NDArray[np.bool_]:
+    """Which shards come to the cache, bool (shard,): all that are fetched, and what must be decompressed."""
+    is_fetched = stream.location.source is None
+    cached: NDArray[np.bool_] = (stream.index.zip_bytes >= 0) | is_fetched
+    return cached
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """A limit beside what a node needs. `mean_bytes`: of a shard in the cache; `other_bytes`: of what is no shard."""
+
+    limit_bytes: int
+    other_bytes: int
+    mean_bytes: float
+    needed: WorkingSet
+
+    @property
+    def shards(self) -> float:
+        """How many shards fit."""
+        return max(0, self.limit_bytes - self.other_bytes) / max(1.0, self.mean_bytes)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether fewer fit than a node needs so that it fetches none twice."""
+        return self.shards < self.needed.shards
+
+    @property
+    def fetches_per_shard(self) -> float:
+        """How often each shard will be fetched in an epoch."""
+        return self.needed.fetches_per_shard(self.shards)
+
+    @property
+    def advice(self) -> str | None:
+        """What is better changed before training starts."""
+        if not self.is_tight:
+            return None
+        needed_bytes = self.needed.shards * self.mean_bytes
+        return (
+            f"cache_limit is {shown_bytes(self.limit_bytes)}, about {self.shards:,.0f} shards; this node needs "
+            f"{shown_bytes(needed_bytes)}, about {self.needed.shards:,.0f} shards, so that it fetches none twice. "
+            f"Expect up to {self.fetches_per_shard:.2g} fetches of each shard in an epoch, or single samples by range "
+            "instead; raise the limit, or lower shuffle_block_size (another order: before training starts)"
+        )

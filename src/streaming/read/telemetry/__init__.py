@@ -1,0 +1,1 @@
+"""What was read and waited for: counted, judged, and shown."""

@@ -7,10 +7,10 @@ import hashlib
 import os
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from streaming.errors import (
     DeadlineError,
@@ -27,6 +27,7 @@ from streaming.errors import (
 from streaming.fetch.wire.protocol import FileRequest
 from streaming.formats.compression import compress
 from streaming.formats.hashing import hasher
+from streaming.storage.url import parse_remote
 from support.fetcher_world import (
     Fault,
     FaultyStore,
@@ -121,7 +122,7 @@ def test_a_file_of_unknown_size_comes_as_it_is(tmp_path: Path, store: FaultyStor
     store.objects["d/sub/index.json"] = b"{}"
     with client_of("s3://bkt/d", tmp_path) as client:
         assert Path(client.wait(FileRequest(0, "sub/index.json", -1))).read_bytes() == b"{}"
-        assert client.read_object("s3://bkt/d", "sub/index.json") == b"{}"
+        assert client.read_object(parse_remote("s3://bkt/d"), "sub/index.json") == b"{}"
 
 
 def test_a_wrong_file_in_the_cache_is_a_miss(tmp_path: Path) -> None:

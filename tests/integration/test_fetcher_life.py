@@ -243,7 +243,7 @@ def test_a_thread_takes_its_connection_with_it(tmp_path: Path) -> None:
         gc.collect()
         n_open = len(os.listdir("/proc/self/fd"))
         for _ in range(20):
-            thread = threading.Thread(target=client.progress)
+            thread = threading.Thread(target=client.status)
             thread.start()
             thread.join()
         assert len(os.listdir("/proc/self/fd")) == n_open

@@ -80,7 +80,7 @@ class Engine:
 
     def opened(self, hello: Hello) -> None:
         """A client said hello. Returns when what lies below its roots is known and its limit, if it set one, holds."""
-        caches = _caches_of(hello)
+        caches = caches_of(hello)
         with self._lock:
             self._ledger.opened(hello.job)
             is_to_be_scanned = self._space.admit(hello.job, caches, time.time())
@@ -380,7 +380,7 @@ def _log_fault(result: Future[None]) -> None:
         log("".join(traceback.format_exception(error)))
 
 
-def _caches_of(hello: Hello) -> JobCaches:
+def caches_of(hello: Hello) -> JobCaches:
     """What a client's greeting says of its caches; resolves links."""
     sources = (os.path.realpath(config.remote.path) for config in hello.streams if isinstance(config.remote, Folder))
     return JobCaches(

@@ -1,6 +1,6 @@
 """A machine in virtual time: readers that walk shuffled orders, one fetcher's decisions, a store, a disk.
 
-The decisions are the real ones (FetchPolicy, Room and its Shelf, RangePolicy); only threads, bytes and clocks are not.
+The decisions are the real ones (FetchPolicy, Room, its CacheLedger, RangePolicy); threads, bytes and clocks are not.
 A run of thousands of shards takes a moment, and is the same each time.
 """
 

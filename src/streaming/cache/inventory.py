@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streaming.cache.files import PRIVATE_FOLDER, read_mark, table_name, told
-from streaming.cache.shelf import Lying, as_prefix
+from streaming.cache.ledger import Lying, as_prefix
 from streaming.errors import FormatError, StorageError
 from streaming.formats.names import INDEX_NAME
 

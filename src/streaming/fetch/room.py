@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streaming.cache.inventory import known_roots
-from streaming.cache.shelf import Lying, Need, Shelf, as_prefix
+from streaming.cache.ledger import CacheLedger, Lying, Need, as_prefix
 from streaming.fetch.policy import URGENT, FetchPolicy
 from streaming.fetch.protocol import Hello
 from streaming.fetch.task import FileTask
@@ -60,7 +60,7 @@ class Room:
 
     def __init__(self, policy: FetchPolicy[FileTask]) -> None:
         self._policy = policy
-        self._shelf = Shelf(self._need_of)
+        self._shelf = CacheLedger(self._need_of)
         self._tenants: dict[str, Tenant] = {}
         self._in_force: set[str] = set()  # jobs whose limit holds
         self._roots: tuple[str, ...] = ()  # that count, with a slash at the end
@@ -213,7 +213,7 @@ class Room:
             if tenant.limit_bytes is None
             for folder in tenant.folders
         )
-        disk = Shelf(lambda path: Need(None, True) if path.startswith(spared) else self._need_of(path))
+        disk = CacheLedger(lambda path: Need(None, True) if path.startswith(spared) else self._need_of(path))
         for path, lying in found.items():
             disk.put(path, replace(lying, may_go=lying.may_go or path in self._fetched))
         place = self._policy.standing(task).place

@@ -10,7 +10,7 @@ from typing import Final
 
 from streaming.cache.files import Temporaries, delete_if_dead, is_temporary
 from streaming.cache.inventory import Inventory, Seen, known_roots
-from streaming.cache.shelf import as_prefix
+from streaming.cache.ledger import as_prefix
 from streaming.fetch.room import Room
 
 _LOOK_AGAIN_S: Final = 5.0  # under a limit: another fetcher, a user or another loader may write there too

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from streaming.cache.files import Temporaries
-from streaming.cache.shelf import Lying
+from streaming.cache.ledger import Lying
 from streaming.fetch.policy import FetchPolicy, Limits
 from streaming.fetch.protocol import FileNeed, Hello, StreamConfig
 from streaming.fetch.room import Begun, Room, Tenant

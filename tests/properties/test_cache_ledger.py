@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.cache.shelf import Lying, Need, Shelf
+from streaming.cache.ledger import CacheLedger, Lying, Need
 
 PATHS = st.sampled_from([f"/c/{name}" for name in "abcde"])
 KEYS = st.sampled_from(["k0", "k1"])
@@ -102,10 +102,10 @@ class Plain:
             self.remove(path)
 
 
-def watched(history: list[tuple[object, ...]]) -> tuple[Shelf, Plain]:
+def watched(history: list[tuple[object, ...]]) -> tuple[CacheLedger, Plain]:
     """The shelf and the plain rules after the same history, compared at every step."""
     plain = Plain()
-    shelf = Shelf(plain.need)
+    shelf = CacheLedger(plain.need)
     for event in (*START, *history):
         excess = max(0, plain.n_bytes() - plain.limit) if plain.limit is not None else 0
         happen(shelf, plain, event)
@@ -117,7 +117,7 @@ def watched(history: list[tuple[object, ...]]) -> tuple[Shelf, Plain]:
     return shelf, plain
 
 
-def happen(shelf: Shelf, plain: Plain, event: tuple[object, ...]) -> None:
+def happen(shelf: CacheLedger, plain: Plain, event: tuple[object, ...]) -> None:
     match event:
         case ("put", str(path), Lying() as lying):
             shelf.put(path, lying)
@@ -159,7 +159,7 @@ def happen(shelf: Shelf, plain: Plain, event: tuple[object, ...]) -> None:
             make_room(shelf, plain, event)
 
 
-def end_look(shelf: Shelf, plain: Plain, unseen: tuple[str, ...]) -> None:
+def end_look(shelf: CacheLedger, plain: Plain, unseen: tuple[str, ...]) -> None:
     """What was found counts, but for what changed meanwhile or goes just now."""
     assert plain.looked is not None
     shelf.look_ends(plain.looked, unseen)
@@ -173,7 +173,7 @@ def end_look(shelf: Shelf, plain: Plain, unseen: tuple[str, ...]) -> None:
     plain.looked = None
 
 
-def make_room(shelf: Shelf, plain: Plain, event: tuple[object, ...]) -> None:
+def make_room(shelf: CacheLedger, plain: Plain, event: tuple[object, ...]) -> None:
     """Who must go, exactly; what is refused changes nothing."""
     match event:
         case ("promise", str(key), int(n_bytes), int(place)):
@@ -241,7 +241,7 @@ def test_a_full_cache_costs_no_look_at_all_its_files() -> None:
         n_asked += 1
         return needs.get(path, Need(None, False))
 
-    shelf = Shelf(need_of)
+    shelf = CacheLedger(need_of)
     shelf.limit_bytes = 10_000
     for i in range(10_000):
         needs[f"/c/{i}"] = Need(i, False)

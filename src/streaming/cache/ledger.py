@@ -59,7 +59,7 @@ def as_prefix(folder: str) -> str:
     return folder.rstrip("/") + "/"
 
 
-class Shelf:
+class CacheLedger:
     """What lies below the cache folders of one fetcher. Not thread-safe: who drives it holds a lock."""
 
     def __init__(self, need_of: Callable[[str], Need]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from streaming.cache.shelf import Lying, Need, Shelf
+from streaming.cache.ledger import CacheLedger, Lying, Need
 
 NEEDS = dict[str, Need]
 
 
-def shelf_of(needs: NEEDS, limit_bytes: int, *paths: str) -> Shelf:
+def shelf_of(needs: NEEDS, limit_bytes: int, *paths: str) -> CacheLedger:
     """One byte each, the first unused for longest."""
-    shelf = Shelf(lambda path: needs.get(path, Need(None, False)))
+    shelf = CacheLedger(lambda path: needs.get(path, Need(None, False)))
     shelf.limit_bytes = limit_bytes
     for age, path in enumerate(paths):
         shelf.put(path, Lying(1, float(age), may_go=True))

@@ -1,266 +1,306 @@
-"""How much lies below some cache folders, and what goes when it is too much: pure, times come in as arguments.
+"""How much lies below some cache folders, and what is evicted when it is too much. Pure: times come in as arguments.
 
-1. What lies there, what is going and what is promised to transfers never exceeds the limit. Room is promised before a
-   byte moves, and what goes takes its room until it has gone.
-2. Only what may be fetched again may go: never a source, never a file that nobody knows.
-3. What somebody holds open stays (deleting it would free nothing), and what somebody has waited for until it is opened,
-   or for a moment if nobody says so.
-4. Of the rest goes first what no reader has in its list, the longest unused first; then what is needed last. What is
-   needed sooner than the newcomer, or as soon, stays.
+1. The files on disk, the files being evicted and the reservations of transfers never exceed the limit together. Room is
+   reserved before a byte moves, and a victim takes its room until it has been deleted.
+2. Only a file that can be fetched again is evicted: never a source, never a file of unknown origin.
+3. A pinned file stays, since a reader has it open and deleting it would free nothing. So does a file that a reader has
+   waited for, until it is opened, or for a grace period if nobody says that it is.
+4. Of the other files those in no reader's list go first, the longest unused before the others. Then go those of the
+   latest next use. A file stays whose next use is as soon as the newcomer's, or sooner.
 
-An event costs O(log n): who drives the shelf says which needs have changed, and no file is looked at otherwise.
+An event costs O(log n): the caller says whose next use has changed, and no other file is looked at.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
-from streaming.cache.ranking import Ranking
+_GRACE_S: Final = 1.0
+_UNANNOUNCED: Final = 0  # in no reader's list: evicted first
+_ANNOUNCED: Final = 1
 
-_JUST_USED_S: Final = 1.0
-_NOBODY: Final = 0  # needs it: these go first
-_SOMEBODY: Final = 1
+T = TypeVar("T", bound=Any)
+R = TypeVar("R", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
-    """A file on disk."""
+class CachedFile:
+    """A file on disk. `is_evictable`: it may be deleted, since it can be fetched again."""
 
     n_bytes: int
     last_use_s: float
-    may_go: bool  # it can be fetched again
+    is_evictable: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Where a file stands with the readers: its first place in their lists (None: in none), whether one holds it."""
+class NextUse:
+    """A file's first place in the readers' lists (None: it is in none), and whether a reader has it pinned."""
 
     place: int | None
-    is_held: bool
+    is_pinned: bool
 
 
 @dataclass(slots=True)
-class _Promise:
-    """Room for a transfer, or for nothing, and the files that go for it and may not have gone yet."""
+class _Reservation:
+    """Room for a transfer, perhaps none, and the victims that make this room and may not have been deleted yet."""
 
     n_bytes: int
-    leaving: dict[str, int] = field(default_factory=dict)  # path → bytes
+    victims: dict[str, int] = field(default_factory=dict)  # path → bytes
 
     @property
-    def n_taken(self) -> int:
-        """What it takes: the transfer begins when all that goes for it has gone."""
-        return max(self.n_bytes, sum(self.leaving.values()))
+    def n_taken_bytes(self) -> int:
+        """The room that it takes now: the transfer begins when all victims have been deleted."""
+        return max(self.n_bytes, sum(self.victims.values()))
 
 
 def as_prefix(folder: str) -> str:
-    """What the paths of all files below a folder begin with."""
+    """The beginning that the paths of all files below a folder have in common."""
     return folder.rstrip("/") + "/"
 
 
 class CacheLedger:
-    """What lies below the cache folders of one fetcher. Not thread-safe: who drives it holds a lock."""
+    """The files below the cache folders of one fetcher. Not thread-safe: its caller holds a lock."""
 
-    def __init__(self, need_of: Callable[[str], Need]) -> None:
-        """`need_of(path)` is asked when `needs_changed` says so, and when a file comes."""
+    def __init__(self, next_use_of: Callable[[str], NextUse]) -> None:
+        """`next_use_of(path)` is called when a file comes, and when `next_use_changed` names it."""
         self.limit_bytes: int | None = None
-        self._need_of = need_of
-        self._files: dict[str, Lying] = {}
-        self._n_bytes = 0  # of files
-        self._n_fixed_bytes = 0  # of those that may not go
-        self._promises: dict[Hashable, _Promise] = {}
-        self._n_taken = 0  # by promises
-        self._changed: set[str] | None = None  # paths that came or went since the look that goes on now
-        self._order: Ranking[str, tuple[int, float]] = Ranking()  # of what may go now, first to go first
-        self._just_used: dict[str, float] = {}  # path → when, in the order of use
+        self._next_use_of = next_use_of
+        self._files: dict[str, CachedFile] = {}
+        self._n_file_bytes = 0
+        self._n_unevictable_bytes = 0
+        self._reservations: dict[Hashable, _Reservation] = {}
+        self._n_reserved_bytes = 0  # taken by reservations
+        self._changed: set[str] | None = None  # paths that came or went since the running scan began
+        self._candidates: Ranking[str, tuple[int, float]] = Ranking()  # files that can be evicted now, first one first
+        self._awaited: dict[str, float] = {}  # files in their grace period → since when, in this order
 
     @property
     def n_bytes(self) -> int:
-        """On disk and promised."""
-        return self._n_bytes + self._n_taken
+        """Bytes on disk and reserved."""
+        return self._n_file_bytes + self._n_reserved_bytes
 
     @property
-    def n_fixed_bytes(self) -> int:
-        """Of files that nothing may delete."""
-        return self._n_fixed_bytes
+    def n_unevictable_bytes(self) -> int:
+        """Bytes in files that must not be evicted."""
+        return self._n_unevictable_bytes
 
     def __contains__(self, path: str) -> bool:
         return path in self._files
 
-    # --- what lies there
+    # --- files
 
-    def put(self, path: str, lying: Lying) -> None:
-        """A file is there now."""
+    def put(self, path: str, file: CachedFile) -> None:
+        """Enter a file that is on disk now."""
         self.remove(path)
-        self._files[path] = lying
-        self._n_bytes += lying.n_bytes
-        self._n_fixed_bytes += 0 if lying.may_go else lying.n_bytes
+        self._files[path] = file
+        self._n_file_bytes += file.n_bytes
+        self._n_unevictable_bytes += 0 if file.is_evictable else file.n_bytes
         self._rank(path)
 
     def remove(self, path: str) -> None:
-        """A file is not there any more."""
+        """Strike a file that is not on disk any more."""
         if self._changed is not None:
             self._changed.add(path)
         known = self._files.pop(path, None)
         if known is not None:
-            self._n_bytes -= known.n_bytes
-            self._n_fixed_bytes -= 0 if known.may_go else known.n_bytes
-        self._just_used.pop(path, None)
-        self._order.drop(path)
+            self._n_file_bytes -= known.n_bytes
+            self._n_unevictable_bytes -= 0 if known.is_evictable else known.n_bytes
+        self._awaited.pop(path, None)
+        self._candidates.drop(path)
 
-    def used(self, path: str, now_s: float, *, just_now: bool = False) -> None:
-        """A reader has a file that is there; `just_now`: has waited for it, and will open it in a moment."""
+    def used(self, path: str, now_s: float, *, was_awaited: bool = False) -> None:
+        """A reader uses a file that is on disk; `was_awaited`: it has waited for it, and will open it in a moment."""
         known = self._files.get(path)
         if known is None:
             return
-        self._files[path] = Lying(known.n_bytes, now_s, known.may_go)
-        if just_now:
-            self._just_used.pop(path, None)
-            self._just_used[path] = now_s
+        self._files[path] = CachedFile(known.n_bytes, now_s, known.is_evictable)
+        if was_awaited:
+            self._awaited.pop(path, None)
+            self._awaited[path] = now_s
         self._rank(path)
 
     def opened(self, path: str) -> None:
-        """Who has waited for this file has it by now."""
-        if self._just_used.pop(path, None) is not None:
+        """The reader that waited for this file has opened it: its grace period ends."""
+        if self._awaited.pop(path, None) is not None:
             self._rank(path)
 
-    def need_changed(self, path: str) -> None:
-        """What `need_of` answers for this file may be another than before."""
+    def next_use_changed(self, path: str) -> None:
+        """`next_use_of` may answer something else for this file than before."""
         self._rank(path)
 
-    def look_begins(self) -> None:
-        """Somebody begins to look at what lies on disk; what changes from now on is not theirs to tell."""
+    def begin_scan(self) -> None:
+        """A scan of the disk begins. What it finds of files that change from now on is out of date."""
         self._changed = set()
 
-    def look_ends(self, found: Mapping[str, Lying], unseen: Collection[str] = ()) -> None:
-        """What they found, for all files that have not changed meanwhile; nothing of folders that were `unseen`."""
-        changed = (self._changed or set()) | self._leaving()
+    def end_scan(self, found: Mapping[str, CachedFile], unreadable: Collection[str] = ()) -> None:
+        """Take over what the scan found of files that have not changed meanwhile.
+
+        Files of folders that were `unreadable` stay as they are known.
+        """
+        changed = (self._changed or set()) | self._all_victims()
         self._changed = None
-        hidden = tuple(map(as_prefix, unseen))
+        hidden = tuple(map(as_prefix, unreadable))
         for path in [path for path in self._files if path not in found]:
             if path not in changed and not path.startswith(hidden):
                 self.remove(path)
-        for path, lying in found.items():
+        for path, file in found.items():
             known = self._files.get(path)
             if path not in changed and (
-                known is None or (known.n_bytes, known.may_go) != (lying.n_bytes, lying.may_go)
+                known is None or (known.n_bytes, known.is_evictable) != (file.n_bytes, file.is_evictable)
             ):
-                self.put(path, lying)
+                self.put(path, file)
 
     def clear(self) -> None:
-        """Nothing of what lies there is to be known any more; what is promised stays so."""
+        """Forget all files. Reservations stay."""
         for path in list(self._files):
             self.remove(path)
 
     # --- room
 
-    def promise(self, key: Hashable, n_bytes: int, place: int, now_s: float) -> list[str] | None:
-        """Room for what is needed at this place: the files that must go for it first. None: there is no room.
+    def reserve(self, key: Hashable, n_bytes: int, place: int, now_s: float) -> list[str] | None:
+        """Reserve room for a newcomer that is needed at `place`. Returns what to evict first; None: there is no room.
 
-        The promise stands until `settle(key)`. The files that go are forgotten at once, and take their room until
-        `gone(key)`; before that the transfer must not begin.
+        The reservation stands until `release(key)`. Its victims are struck at once, and take their room until
+        `evicted(key)`; the transfer must not begin before.
         """
-        before = self._promises.get(key)
-        leaving: dict[str, int] = {}
+        before = self._reservations.get(key)
+        victims: dict[str, int] = {}
         if self.limit_bytes is not None:
-            n_over = self.n_bytes - (before.n_taken if before else 0) + n_bytes - self.limit_bytes
-            found = self._evicted(n_over, place, now_s)
+            n_over = self.n_bytes - (before.n_taken_bytes if before else 0) + n_bytes - self.limit_bytes
+            found = self._strike_victims(n_over, place, now_s)
             if found is None:
                 return None
-            leaving = found
-        self.settle(key)
-        self._keep(key, _Promise(n_bytes, leaving))
-        return list(leaving)
+            victims = found
+        self.release(key)
+        self._keep(key, _Reservation(n_bytes, victims))
+        return list(victims)
 
-    def count(self, key: Hashable, n_bytes: int) -> None:
-        """A transfer that goes on takes so much room, limit or not: from now on it is known, or known better."""
-        known = self._promises.get(key)
-        self.settle(key)
-        self._keep(key, _Promise(n_bytes, known.leaving if known else {}))
+    def resize(self, key: Hashable, n_bytes: int) -> None:
+        """Set the room that a running transfer takes, whatever the limit."""
+        known = self._reservations.get(key)
+        self.release(key)
+        self._keep(key, _Reservation(n_bytes, known.victims if known else {}))
 
-    def settle(self, key: Hashable) -> None:
-        """The transfer has ended, well or not."""
-        known = self._promises.pop(key, None)
+    def release(self, key: Hashable) -> None:
+        """End a reservation: the transfer has ended, well or not."""
+        known = self._reservations.pop(key, None)
         if known is None:
             return
-        self._n_taken -= known.n_taken
+        self._n_reserved_bytes -= known.n_taken_bytes
         if self._changed is not None:
-            self._changed.update(known.leaving)
+            self._changed.update(known.victims)
 
-    def free(self, key: Hashable, n_bytes: int, place: int, now_s: float) -> list[str]:
-        """Files that go so that `n_bytes` are free, as many as there are; they take their room until `gone(key)`."""
-        leaving = self._evicted(n_bytes, place, now_s, partly=True) or {}
-        self.settle(key)
-        self._keep(key, _Promise(0, leaving))
-        return list(leaving)
+    def evict(self, key: Hashable, n_bytes: int, place: int, now_s: float) -> list[str]:
+        """Choose files to evict until `n_bytes` are free, or none is left; they take their room until `evicted(key)`.
 
-    def shrink(self, key: Hashable, now_s: float) -> list[str]:
-        """Files that go because more lies there than the limit allows: it was filled without one, or by others."""
+        `place` as for `reserve`.
+        """
+        victims = self._strike_victims(n_bytes, place, now_s, partly=True) or {}
+        self.release(key)
+        self._keep(key, _Reservation(0, victims))
+        return list(victims)
+
+    def evict_excess(self, key: Hashable, now_s: float) -> list[str]:
+        """Choose files to evict until the limit holds: the cache was filled without one, or by others."""
         if self.limit_bytes is None or self.n_bytes <= self.limit_bytes:
             return []
-        n_staying = self._n_bytes + sum(promise.n_bytes for promise in self._promises.values())
-        return self.free(key, n_staying - self.limit_bytes, -1, now_s)
+        n_staying = self._n_file_bytes + sum(reservation.n_bytes for reservation in self._reservations.values())
+        return self.evict(key, n_staying - self.limit_bytes, -1, now_s)
 
-    def gone(self, key: Hashable) -> None:
-        """What had to go for this promise has gone."""
-        known = self._promises.get(key)
-        if known is None or not known.leaving:
+    def evicted(self, key: Hashable) -> None:
+        """The victims of this reservation have been deleted."""
+        known = self._reservations.get(key)
+        if known is None or not known.victims:
             return
-        self.settle(key)
-        self._keep(key, _Promise(known.n_bytes))
+        self.release(key)
+        self._keep(key, _Reservation(known.n_bytes))
 
     # --- inside
 
-    def _keep(self, key: Hashable, promise: _Promise) -> None:
-        if promise.n_bytes or promise.leaving:
-            self._promises[key] = promise
-            self._n_taken += promise.n_taken
+    def _keep(self, key: Hashable, reservation: _Reservation) -> None:
+        if reservation.n_bytes or reservation.victims:
+            self._reservations[key] = reservation
+            self._n_reserved_bytes += reservation.n_taken_bytes
 
-    def _leaving(self) -> set[str]:
-        return {path for promise in self._promises.values() for path in promise.leaving}
+    def _all_victims(self) -> set[str]:
+        return {path for reservation in self._reservations.values() for path in reservation.victims}
 
-    def _evicted(self, n_bytes: int, place: int, now_s: float, *, partly: bool = False) -> dict[str, int] | None:
-        """Files that go, `n_bytes` in all; None, and none, if there are not so many."""
-        self._pass(now_s)
+    def _strike_victims(self, n_bytes: int, place: int, now_s: float, *, partly: bool = False) -> dict[str, int] | None:
+        """Strike files of `n_bytes` in all. None, and nothing is struck, if there are not enough and not `partly`."""
+        self._end_grace_periods(now_s)
         taken: list[tuple[str, tuple[int, float]]] = []
         n_left = n_bytes
-        while n_left > 0 and (first := self._order.first()) is not None:
+        while n_left > 0 and (first := self._candidates.first()) is not None:
             path, (kind, rank) = first
-            if kind == _SOMEBODY and -rank <= place:
+            if kind == _ANNOUNCED and -rank <= place:
                 break
-            self._order.drop(path)
+            self._candidates.drop(path)
             taken.append(first)
             n_left -= self._files[path].n_bytes
         if n_left > 0 and not partly:
             for path, key in taken:
-                self._order.put(path, key)
+                self._candidates.put(path, key)
             return None
-        leaving = {path: self._files[path].n_bytes for path, _ in taken}
-        for path in leaving:
+        victims = {path: self._files[path].n_bytes for path, _ in taken}
+        for path in victims:
             self.remove(path)
-        return leaving
+        return victims
 
-    def _pass(self, now_s: float) -> None:
-        """Let those go that were used a moment ago; also when the clock was put back."""
-        while self._just_used:
-            path, used_s = next(iter(self._just_used.items()))
-            if 0 <= now_s - used_s < _JUST_USED_S:
+    def _end_grace_periods(self, now_s: float) -> None:
+        """End the grace periods that are over, also when the clock was put back."""
+        while self._awaited:
+            path, since_s = next(iter(self._awaited.items()))
+            if 0 <= now_s - since_s < _GRACE_S:
                 break
-            del self._just_used[path]
+            del self._awaited[path]
             self._rank(path)
 
     def _rank(self, path: str) -> None:
+        """Find the place of a file among the candidates for eviction, if it is one."""
         known = self._files.get(path)
-        if known is None:  # it has no rank
+        if known is None:
             return
-        if not known.may_go or path in self._just_used:
-            self._order.drop(path)
+        if not known.is_evictable or path in self._awaited:
+            self._candidates.drop(path)
             return
-        need = self._need_of(path)
-        if need.is_held:
-            self._order.drop(path)
-        elif need.place is None:
-            self._order.put(path, (_NOBODY, known.last_use_s))
+        next_use = self._next_use_of(path)
+        if next_use.is_pinned:
+            self._candidates.drop(path)
+        elif next_use.place is None:
+            self._candidates.put(path, (_UNANNOUNCED, known.last_use_s))
         else:
-            self._order.put(path, (_SOMEBODY, -need.place))
+            self._candidates.put(path, (_ANNOUNCED, -next_use.place))
+
+
+class Ranking(Generic[T, R]):
+    """Things by rank, the lowest first; O(log n) a call on average. Things and ranks can be compared and hashed."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[T, R] = {}
+        self._heap: list[tuple[R, T]] = []  # with entries of ranks that no longer hold
+
+    def put(self, thing: T, rank: R) -> None:
+        """Give the thing this rank, in place of any other."""
+        if self._ranks.get(thing) == rank:
+            return
+        self._ranks[thing] = rank
+        heapq.heappush(self._heap, (rank, thing))
+        if len(self._heap) > 64 + 2 * len(self._ranks):
+            self._heap = [(rank, thing) for thing, rank in self._ranks.items()]
+            heapq.heapify(self._heap)
+
+    def drop(self, thing: T) -> None:
+        """Take the thing out."""
+        self._ranks.pop(thing, None)
+
+    def first(self) -> tuple[T, R] | None:
+        """The thing of the lowest rank, and its rank; None if there is none."""
+        while self._heap:
+            rank, thing = self._heap[0]
+            if self._ranks.get(thing) == rank:
+                return thing, rank
+            heapq.heappop(self._heap)
+        return None

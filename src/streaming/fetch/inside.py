@@ -17,8 +17,7 @@ import sys
 import threading
 from typing import Final
 
-from streaming.cache.claims import claimed
-from streaming.cache.files import Temporaries
+from streaming.cache.files import Temporaries, fetch_lock
 from streaming.errors import FetchError
 from streaming.fetch.server import Server
 from streaming.fetch.services import make_services
@@ -55,7 +54,7 @@ def connect_inside(reason: str) -> socket.socket:
 
 
 def _claim(task: FileTask) -> contextlib.AbstractContextManager[None]:
-    return claimed(task.config.root or task.local, task.path)
+    return fetch_lock(task.config.root or task.local, task.path)
 
 
 def _umask() -> int:

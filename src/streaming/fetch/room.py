@@ -7,8 +7,8 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from streaming.cache.inventory import known_roots
-from streaming.cache.ledger import CacheLedger, Lying, Need, as_prefix
+from streaming.cache.inventory import outermost_roots
+from streaming.cache.ledger import CachedFile, CacheLedger, NextUse, as_prefix
 from streaming.fetch.policy import URGENT, FetchPolicy
 from streaming.fetch.protocol import Hello
 from streaming.fetch.task import FileTask
@@ -50,7 +50,7 @@ class Begun:
 
 
 class Room:
-    """Owns the shelf: which files lie below the roots of jobs with a limit. Who drives it holds the policy's lock.
+    """Owns the ledger: which files lie below the roots of jobs with a limit. Who drives it holds the policy's lock.
 
     A cache that is smaller than what is in use at once saves fetches by what stays in it. If whatever is needed sooner
     took the room of what is needed later, the cache would always hold just what comes next, and nearly every use of a
@@ -60,7 +60,7 @@ class Room:
 
     def __init__(self, policy: FetchPolicy[FileTask]) -> None:
         self._policy = policy
-        self._shelf = CacheLedger(self._need_of)
+        self._ledger = CacheLedger(self._next_use_of)
         self._tenants: dict[str, Tenant] = {}
         self._in_force: set[str] = set()  # jobs whose limit holds
         self._roots: tuple[str, ...] = ()  # that count, with a slash at the end
@@ -103,7 +103,7 @@ class Room:
     @property
     def n_bytes(self) -> int:
         """What lies on disk and is promised, below the roots that count."""
-        return self._shelf.n_bytes
+        return self._ledger.n_bytes
 
     @property
     def roots(self) -> list[str]:
@@ -131,7 +131,7 @@ class Room:
 
         def has_room(task: FileTask, place: int) -> bool:
             until = place if place == URGENT else place * _LATER
-            found = self._shelf.promise(task, self._counted_bytes(task), until, now_s)
+            found = self._ledger.reserve(task, self._counted_bytes(task), until, now_s)
             if found is None:
                 return False
             self._moving.add(task)
@@ -143,7 +143,7 @@ class Room:
 
         taken = self._policy.take(has_room)
         excess = object()
-        if shrunk := self._shelf.shrink(excess, now_s):
+        if shrunk := self._ledger.evict_excess(excess, now_s):
             leaving += shrunk
             promises.append(excess)
             self._evicted(shrunk)
@@ -152,7 +152,7 @@ class Room:
     def gone(self, begun: Begun) -> None:
         """What had to leave has been deleted."""
         for promise in begun.promises:
-            self._shelf.gone(promise)
+            self._ledger.evicted(promise)
 
     def sized(self, task: FileTask, n_bytes: int, now_s: float) -> Begun | None:
         """A file that moves is so large, which nobody knew before: what must go before it goes on. None: no room."""
@@ -162,20 +162,20 @@ class Room:
 
     def used(self, task: FileTask, now_s: float) -> None:
         """Somebody has waited for this file, which is there."""
-        self._shelf.used(task.path, now_s, just_now=True)
+        self._ledger.used(task.path, now_s, was_awaited=True)
 
     def opened(self, task: FileTask) -> None:
         """Who has waited for this file has it open by now."""
-        self._shelf.opened(task.path)
+        self._ledger.opened(task.path)
 
     def held(self, task: FileTask, now_s: float) -> None:
         """A reader has this file open, or will soon."""
-        self._shelf.used(task.path, now_s)
+        self._ledger.used(task.path, now_s)
 
     def ended(self, task: FileTask, now_s: float, *, n_came: int) -> None:
         """A transfer ended, and the file is there: `n_came` bytes as far as nobody knew before. -1: it is not there."""
         self._moving.discard(task)
-        self._shelf.settle(task)
+        self._ledger.release(task)
         if n_came < 0 or not self._counts(task.path):
             return
         need = task.need
@@ -190,19 +190,19 @@ class Room:
 
     def table_ended(self, path: str, n_bytes: int, now_s: float) -> None:
         """An offset table was placed; -1: it was not."""
-        self._shelf.settle(path)
+        self._ledger.release(path)
         if n_bytes >= 0 and self._counts(path):
             self._came(path, n_bytes, now_s)
 
     def why_full(self) -> str:
         """Why there is no room, for people."""
-        fixed, limit = self._shelf.n_fixed_bytes, self._shelf.limit_bytes
+        fixed, limit = self._ledger.n_unevictable_bytes, self._ledger.limit_bytes
         others = f", {fixed:,} of them in files that are no copies and stay" if fixed else ""
         return (
             f"{self.n_bytes:,} of {limit or 0:,} bytes are taken{others}, and what may go is needed sooner or is in use"
         )
 
-    def free(self, task: FileTask, found: Mapping[str, Lying], now_s: float) -> list[str]:
+    def free(self, task: FileTask, found: Mapping[str, CachedFile], now_s: float) -> list[str]:
         """What is to be deleted of all that was `found`, because the disk is full.
 
         Folders of jobs without a limit are left alone: what these need is not known.
@@ -213,54 +213,54 @@ class Room:
             if tenant.limit_bytes is None
             for folder in tenant.folders
         )
-        disk = CacheLedger(lambda path: Need(None, True) if path.startswith(spared) else self._need_of(path))
-        for path, lying in found.items():
-            disk.put(path, replace(lying, may_go=lying.may_go or path in self._fetched))
+        disk = CacheLedger(lambda path: NextUse(None, True) if path.startswith(spared) else self._next_use_of(path))
+        for path, file in found.items():
+            disk.put(path, replace(file, is_evictable=file.is_evictable or path in self._fetched))
         place = self._policy.standing(task).place
-        return disk.free(task, task.disk_bytes, URGENT if place is None else place, now_s)
+        return disk.evict(task, task.disk_bytes, URGENT if place is None else place, now_s)
 
     def freed(self, paths: Collection[str]) -> None:
         """These have been deleted."""
         for path in paths:
-            self._shelf.remove(path)
+            self._ledger.remove(path)
         self._evicted(paths)
 
     # --- looks at the disk
 
     def look_begins(self) -> None:
         """Somebody begins to look below `roots`."""
-        self._shelf.look_begins()
+        self._ledger.begin_scan()
 
-    def look_ends(self, found: Mapping[str, Lying], unseen: Collection[str], sources: Collection[str]) -> None:
+    def look_ends(self, found: Mapping[str, CachedFile], unseen: Collection[str], sources: Collection[str]) -> None:
         """What they found there; `unseen`: folders that could not be read; `sources`: folders, as they were found."""
         ours = {path for path in self._fetched if path in found and os.path.dirname(path) not in sources}
-        self._shelf.look_ends(
-            {path: replace(lying, may_go=True) if path in ours else lying for path, lying in found.items()}, unseen
+        self._ledger.end_scan(
+            {path: replace(file, is_evictable=True) if path in ours else file for path, file in found.items()}, unseen
         )
-        self._fetched = {path for path in self._fetched if path in self._shelf}
+        self._fetched = {path for path in self._fetched if path in self._ledger}
 
     # --- inside
 
     def _set_limit(self) -> None:
         limits = [tenant.limit_bytes for job, tenant in self._tenants.items() if job in self._in_force]
-        self._shelf.limit_bytes = min((limit for limit in limits if limit is not None), default=None)
+        self._ledger.limit_bytes = min((limit for limit in limits if limit is not None), default=None)
 
     def _count(self, now_s: float) -> None:
         """Which roots count may have changed: of jobs with a limit, in force or yet to be set."""
         limited = [tenant for tenant in self._tenants.values() if tenant.limit_bytes is not None]
         before = self._roots
-        self._roots = tuple(map(as_prefix, known_roots({root for tenant in limited for root in tenant.roots})))
+        self._roots = tuple(map(as_prefix, outermost_roots({root for tenant in limited for root in tenant.roots})))
         if not self._roots:
-            self._shelf.clear()
+            self._ledger.clear()
             self._fetched.clear()
         if self._roots == before:
             return
         for task in self._moving:
-            self._shelf.count(task, self._counted_bytes(task))
+            self._ledger.resize(task, self._counted_bytes(task))
 
     def _promised(self, key: Hashable, n_bytes: int, until: int, now_s: float) -> Begun | None:
         """Room for one thing that begins, once what leaves has been deleted. None: there is none."""
-        found = self._shelf.promise(key, n_bytes, until, now_s)
+        found = self._ledger.reserve(key, n_bytes, until, now_s)
         if found is None:
             return None
         self._evicted(found)
@@ -273,7 +273,7 @@ class Room:
         return task.disk_bytes if self._counts(task.path) else 0
 
     def _came(self, path: str, n_bytes: int, now_s: float, *, may_go: bool = True) -> None:
-        self._shelf.put(path, Lying(n_bytes, now_s, may_go))
+        self._ledger.put(path, CachedFile(n_bytes, now_s, may_go))
         if may_go:
             self._fetched.add(path)
 
@@ -291,11 +291,11 @@ class Room:
             self._tasks[path] = task
         elif self._tasks.get(path) == task:
             del self._tasks[path]
-        self._shelf.need_changed(path)
+        self._ledger.next_use_changed(path)
 
-    def _need_of(self, path: str) -> Need:
+    def _next_use_of(self, path: str) -> NextUse:
         task = self._tasks.get(path)
         if task is None:
-            return Need(None, False)
+            return NextUse(None, False)
         standing = self._policy.standing(task)
-        return Need(standing.place, standing.is_held)
+        return NextUse(standing.place, standing.is_held)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from streaming.cache.files import Temporaries, Temporary, is_present
-from streaming.cache.inventory import claim, mark_of, source_of
+from streaming.cache.inventory import claim, mark_of, origin_of
 from streaming.errors import (
     CacheTakenError,
     CredentialsExpiredError,
@@ -174,7 +174,7 @@ def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
             if need.name == INDEX_NAME or not config.has_index:
                 _claim_folder(task)
             if not config.has_index:
-                raw.mark(mark_of(source_of(task.remote, task.shown_remote), need.name))
+                raw.mark(mark_of(origin_of(task.remote, task.shown_remote), need.name))
             raw.place()
         return
     with contextlib.ExitStack() as stack:
@@ -191,7 +191,7 @@ def _receive(task: FileTask, source: _Source, temporaries: Temporaries) -> None:
 
 def _claim_folder(task: FileTask) -> None:
     """The cache folder says from now on of which remote it is a copy. Raises CacheTakenError if it is of another."""
-    ours = source_of(task.remote, task.shown_remote)
+    ours = origin_of(task.remote, task.shown_remote)
     holder = claim(task.local, ours)
     if holder.digest != ours.digest:
         raise CacheTakenError(f"{task.local} holds a copy of {holder.remote}, not of {task.shown_remote}")

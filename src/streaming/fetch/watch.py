@@ -8,10 +8,11 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from streaming.cache.files import Temporaries, delete_if_dead, is_temporary
-from streaming.cache.inventory import Inventory, Seen, known_roots
+from streaming.cache.files import Temporaries
+from streaming.cache.inventory import CacheContents, Inventory, outermost_roots
 from streaming.cache.ledger import as_prefix
 from streaming.fetch.room import Room
+from streaming.placement import delete_if_abandoned, is_temporary
 
 _LOOK_AGAIN_S: Final = 5.0  # under a limit: another fetcher, a user or another loader may write there too
 _SHARE: Final = 20  # looks take at most one part of so many of the time
@@ -44,24 +45,24 @@ class Watch:
                 roots, copies, sources = self._room.roots, self._room.copies, self._room.sources
             seen = self._see(roots, copies, sources)
             with self._lock:
-                self._room.look_ends(seen.files, seen.unseen, seen.sources)
+                self._room.look_ends(seen.files, seen.unreadable, seen.sources)
             self._due_s = time.monotonic() + max(_LOOK_AGAIN_S, _SHARE * (time.monotonic() - began_s))
 
-    def see(self, folders: Collection[str]) -> Seen:
+    def see(self, folders: Collection[str]) -> CacheContents:
         """What lies below these folders, and nothing else: for a disk that is full, limit or not."""
         with self._looking:
             with self._lock:
                 copies, sources = self._room.copies, self._room.sources
             return self._see(folders, copies, sources)
 
-    def _see(self, roots: Collection[str], copies: Collection[str], sources: Collection[str]) -> Seen:
+    def _see(self, roots: Collection[str], copies: Collection[str], sources: Collection[str]) -> CacheContents:
         ours = self._temporaries.paths()
-        seen = self._inventory.look(known_roots(roots), copies, sources)
+        seen = self._inventory.scan(outermost_roots(roots), copies, sources)
         ours |= self._temporaries.paths()
         copies = tuple(map(as_prefix, seen.copies))
-        for path in [path for path in seen.files if is_temporary(os.path.basename(path))]:
+        for path in [path for path in seen.files if is_temporary(path)]:
             # What is ours was promised room before it began; what a dead writer left in a cache needs none.
-            is_dead = path.startswith(copies) and delete_if_dead(path)
+            is_dead = path.startswith(copies) and delete_if_abandoned(path)
             if path in ours or is_dead or not os.path.lexists(path):
                 del seen.files[path]
         return seen

@@ -1,11 +1,11 @@
-"""How a file appears: whole, by renaming a temporary of the same folder.
+"""Places files: each is written as a temporary beside its final place, then renamed, so it appears whole or not at all.
 
-1. A temporary has a hidden, unique name that `is_temporary` recognises. Nothing else has such a name.
+1. A temporary has a hidden, unique name that `is_temporary` recognises. No other file has such a name.
 2. Its writer holds a lock on it. The kernel frees the lock of a dead writer, so a temporary that can be locked is
-   rubbish, and one that cannot is somebody's work.
+   abandoned and may be deleted, and one that cannot is being written.
 3. Losing a race is success: of two files placed under one name the last one stays, and both are whole.
 
-On a file system without locks nobody can take a lock, so nothing is ever swept there.
+Where a file system has no locks, no temporary can be locked, so none is deleted as abandoned.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
-_SHOWN_CHARACTERS: Final = 50  # of the final name; in UTF-8 at most 200 of the 255 bytes that a name may have
+_SHOWN_CHARACTERS: Final = 50  # of the final name: in UTF-8 at most 200 of the 255 bytes of a name
 
 
 def is_temporary(path: str) -> bool:
-    """Whether the last part of `path` is the name of a temporary, of this process or any other.
+    """Whether the last part of `path` is the name of a temporary, of this process or of another.
 
     >>> is_temporary("train/.shard.00000.mds.0123456789abcdef.tmp"), is_temporary("train/.mine.tmp")
     (True, False)
@@ -31,7 +31,7 @@ def is_temporary(path: str) -> bool:
 
 
 def temporary_beside(path: str) -> str:
-    """A new name for a temporary in the folder of `path`, here or in a store; parts are separated by `/`."""
+    """A new name for a temporary in the folder of `path`: a path of this machine, or a name in a store."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name[:_SHOWN_CHARACTERS]}.{os.urandom(8).hex()}.tmp"
 
@@ -39,7 +39,7 @@ def temporary_beside(path: str) -> str:
 class UnplacedFile:
     """A new, locked temporary for the file `final`. Owns the descriptor `file`, open for reading and writing.
 
-    `mode` is subject to the umask. Close it in any case: closing deletes what was not placed. Raises OSError.
+    The umask applies to `mode`. Close it in any case: closing deletes a file that was not placed. Raises OSError.
     """
 
     def __init__(self, final: str, *, mode: int = 0o666) -> None:
@@ -63,9 +63,9 @@ class UnplacedFile:
         os.rename(self.path, self.final)
 
     def place_if_absent(self) -> bool:
-        """Give the file its final name unless there is one; whether it did. Raises OSError.
+        """Give the file its final name unless that is taken; returns whether it did. Raises OSError.
 
-        On a file system without hard links it replaces what is there, as `place` does.
+        On a file system without hard links it replaces the other file, like `place`.
         """
         try:
             os.link(self.path, self.final)
@@ -84,9 +84,9 @@ class UnplacedFile:
 
 @contextlib.contextmanager
 def placed_file(path: str) -> Iterator[BinaryIO]:
-    """A new file to write. It appears at `path` when the block ends well, and vanishes when it does not."""
+    """A new file to write. It appears at `path` when the block ends, and is deleted if the block raises an error."""
     with contextlib.closing(UnplacedFile(path)) as unplaced:
-        # Closing a duplicate shows the errors that network file systems keep until then; the lock stays.
+        # A network file system may report a failed write at closing. Closing a duplicate keeps the lock.
         with os.fdopen(os.dup(unplaced.file), "wb") as file:
             yield file
         unplaced.place()
@@ -99,7 +99,7 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def delete_if_abandoned(path: str) -> bool:
-    """Delete a temporary unless somebody is writing it; whether it was deleted."""
+    """Delete a temporary unless it is being written; returns whether it was deleted."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -116,13 +116,13 @@ def delete_if_abandoned(path: str) -> bool:
 
 
 def lock(file: int) -> None:
-    """Mark an open file or folder as somebody's work until it is closed. Waits while a sweeper has it locked."""
+    """Lock an open file or folder: it is in use until it is closed. Waits while another holder has it locked."""
     with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def try_lock(file: int) -> bool:
-    """Lock an open file or folder if nobody else has it locked; False also where there are no locks."""
+    """Lock an open file or folder unless another holder has it locked. Returns False also where there are no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -236,7 +236,7 @@ def test_nothing_is_kept_of_what_has_ended(history: list[tuple[object, ...]]) ->
 
 
 def test_a_full_cache_costs_no_pass_over_all_its_files() -> None:
-    """Of 10,000 files, each round asks for the next use of those that come or change, granted or refused."""
+    """With 10,000 files, each round asks for the next use of two: one that came, and one that changed."""
     n_asked = 0
     next_uses: dict[str, NextUse] = {}
 

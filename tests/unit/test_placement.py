@@ -28,7 +28,7 @@ FINAL_NAMES = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), mi
 
 @given(folder=st.sampled_from(["", "/", "/data/", "a/b/"]), name=FINAL_NAMES)
 def test_a_temporary_is_hidden_short_enough_and_known_by_its_name(folder: str, name: str) -> None:
-    """It lies in the folder of the file, whatever that file is called, and two are never the same."""
+    """It lies in the folder of the file, whatever the name of that file, and no two are the same."""
     temporary = temporary_beside(folder + name)
     assert temporary.rpartition("/")[0] == (folder + name).rpartition("/")[0]
     last = temporary.removeprefix(folder)
@@ -98,7 +98,7 @@ def test_a_temporary_is_not_swept_before_its_writer_ends(tmp_path: Path) -> None
     assert (tmp_path / "x").read_bytes() == b"data"
 
 
-def test_a_temporary_of_a_killed_writer_is_rubbish(tmp_path: Path) -> None:
+def test_a_temporary_of_a_killed_writer_is_abandoned(tmp_path: Path) -> None:
     """The kernel frees the lock of a process that dies, however it dies."""
     code = (
         "import os, signal, sys; from streaming.placement import placed_file\n"
@@ -114,7 +114,7 @@ def test_a_temporary_of_a_killed_writer_is_rubbish(tmp_path: Path) -> None:
 
 
 def test_the_last_of_many_writers_wins_and_every_reader_sees_a_whole_file(tmp_path: Path) -> None:
-    """Eight threads replace one file while a sweeper looks for rubbish: nobody fails, and no mixture appears."""
+    """Eight threads replace one file while it is swept for temporaries: none fails, and no mixture appears."""
     path = tmp_path / "x"
     write_file(str(path), bytes(1000))
     errors: list[BaseException] = []

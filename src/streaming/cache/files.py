@@ -2,7 +2,7 @@
 
 Rules:
 1. A file is present iff its final name exists with the size that the index states. Nothing else says so.
-2. A file appears whole, and a temporary of a dead writer is rubbish; see `placement`.
+2. A file appears whole, and the temporary of a dead writer is abandoned; see `placement`.
 3. Room on the disk is taken before the first byte is moved.
 4. Nothing is written outside the cache folder, whatever names and links say.
 """
@@ -216,7 +216,7 @@ def fetch_lock(root: str, path: str) -> Iterator[None]:
         yield
     finally:
         if file is not None:
-            # Processes that wait for the lock then get one without a name; they look first whether the file came.
+            # A process that waits for this lock gets it, but without a name; it first checks whether the file came.
             with contextlib.suppress(OSError):
                 os.unlink(lock_path)
             os.close(file)

@@ -1,8 +1,8 @@
-"""Scans of what lies below cache folders, and which of it is a copy of what can be fetched again.
+"""Scans cache folders: which files they hold, and which of these are copies that can be fetched again.
 
-A folder that the fetcher fills says in a file of its own (`ORIGIN_NAME`) of which remote it is a copy. The files that
-its index lists may be deleted; nothing else ever is. So a file that the user put there stays, and so does a dataset
-that exists nowhere else, whoever set which limit. A file that no index lists is a copy if its own mark says so.
+A folder that the fetcher fills names the remote of which it is a copy, in a file of its own (`ORIGIN_NAME`). The files
+that its index lists may be deleted; nothing else ever is. So a file that the user put there stays, whatever the limits,
+and so does a dataset that exists nowhere else. A file that no index lists is a copy if its own mark says so.
 """
 
 from __future__ import annotations

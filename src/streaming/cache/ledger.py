@@ -1,14 +1,14 @@
-"""How much lies below some cache folders, and what is evicted when it is too much. Pure: times come in as arguments.
+"""Counts the bytes below cache folders, and chooses what to evict for a limit. Pure: times come in as arguments.
 
 1. The files on disk, the files being evicted and the reservations of transfers never exceed the limit together. Room is
    reserved before a byte moves, and a victim takes its room until it has been deleted.
 2. Only a file that can be fetched again is evicted: never a source, never a file of unknown origin.
 3. A pinned file stays, since a reader has it open and deleting it would free nothing. So does a file that a reader has
-   waited for, until it is opened, or for a grace period if nobody says that it is.
+   waited for, until it is opened or a grace period ends.
 4. Of the other files those in no reader's list go first, the longest unused before the others. Then go those of the
    latest next use. A file stays whose next use is as soon as the newcomer's, or sooner.
 
-An event costs O(log n): the caller says whose next use has changed, and no other file is looked at.
+An event costs O(log n): the caller names the files whose next use has changed, and no others are considered.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, temporaries: Tempora
 
 
 def test_room_that_was_not_needed_is_no_part_of_the_file(tmp_path: Path, temporaries: Temporaries) -> None:
-    """The size is what was written."""
+    """Its size is the number of bytes written."""
     with temporaries.begin(str(tmp_path), "a", n_bytes=1000) as temporary:
         temporary.write(b"abc")
         temporary.place()
@@ -69,7 +69,7 @@ def test_new_folders_are_like_the_cache(tmp_path: Path, temporaries: Temporaries
 
 
 def test_a_link_out_of_the_cache_is_refused(tmp_path: Path, temporaries: Temporaries) -> None:
-    """Nothing is written outside, whatever lies there."""
+    """Nothing is written outside the cache folder."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "sub").symlink_to(tmp_path / "outside")

@@ -1,4 +1,4 @@
-"""Scans of cache folders: what lies there, and which of it may be evicted."""
+"""Scans of cache folders: which files they hold, and which of these may be evicted."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def test_files_of_an_unreadable_folder_are_kept() -> None:
     assert [path in ledger for path in ("/c/d/a", "/c/e/b")] == [True, False]
 
 
-def test_a_scan_says_nothing_of_what_changed_meanwhile() -> None:
-    """Of a file that was placed or deleted after the scan began, the later word holds."""
+def test_a_file_that_changed_during_a_scan_keeps_its_newer_state() -> None:
+    """The scan may have missed that it was placed or deleted."""
     ledger = ledger_of({}, 10, "goes", "stays")
     ledger.begin_scan()
     ledger.remove("goes")

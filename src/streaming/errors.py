@@ -1,4 +1,4 @@
-"""What can go wrong, as kinds that a caller can catch.
+"""The kinds of errors that a caller can catch.
 
 `StreamingError` is the root. Each kind is also the builtin exception that code written for the predecessor
 catches at that place, so `except ValueError` and `except StreamingError` both work. A message says what happened,
@@ -16,7 +16,7 @@ class StreamingError(Exception):
 
 
 class OptionError(StreamingError, ValueError):
-    """A setting or argument that cannot be honoured."""
+    """A setting or argument that is invalid."""
 
 
 class NotYetError(StreamingError, NotImplementedError):
@@ -24,7 +24,7 @@ class NotYetError(StreamingError, NotImplementedError):
 
 
 class MissingExtraError(StreamingError, ImportError):
-    """A package that is needed for this call is not installed."""
+    """A package that this call needs is not installed."""
 
     def __init__(self, *, package: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -43,22 +43,22 @@ class SampleIndexError(StreamingError, IndexError):
 
 
 class WorldError(StreamingError, RuntimeError):
-    """Rank and world size are contradictory, or a launcher is visible but says nothing usable."""
+    """Rank and world size contradict each other, or the variables of a launcher are present but unusable."""
 
 
 class StateError(StreamingError, ValueError):
-    """A checkpoint state that does not belong to this dataset, or cannot take effect."""
+    """A checkpoint state of another dataset, or one that cannot take effect."""
 
 
 class ClosedError(StreamingError, ValueError):
-    """Something is used that was closed (ValueError, as of a closed file)."""
+    """A closed object was used (ValueError, as for a closed file)."""
 
 
-# --- what the bytes say
+# --- what the data hold
 
 
 class FormatError(StreamingError, ValueError):
-    """Bytes that are not what the format says: index, shard or record."""
+    """An index, shard or record whose bytes violate the format."""
 
 
 class IndexFormatError(FormatError):
@@ -66,18 +66,18 @@ class IndexFormatError(FormatError):
 
 
 class ShardDamagedError(FormatError):
-    """A shard whose size, hash or offset table is wrong."""
+    """A shard of a wrong size, hash or offset table."""
 
 
 class ValueDecodeError(FormatError):
-    """A stored value that is not what the encoding of its column says."""
+    """A stored value that violates the encoding of its column."""
 
 
 class UnsafeTypeError(StreamingError, ValueError):
-    """A column that runs code when it is decoded, without `allow_unsafe_types=True`."""
+    """A column whose decoding may run any code, read without `allow_unsafe_types=True`."""
 
 
-# --- what the writer was given
+# --- what a writer was given
 
 
 class WriteError(StreamingError, RuntimeError):
@@ -89,25 +89,25 @@ class EncodingNameError(StreamingError, TypeError):
 
 
 class EncodingConfigError(StreamingError, AssertionError, ValueError):
-    """An encoding whose part after the colon makes no sense (AssertionError, as the predecessor raises)."""
+    """An encoding whose parameter, the part after the colon, is invalid (AssertionError, as in the predecessor)."""
 
 
 class EncodingParameterError(StreamingError, AttributeError, KeyError):
-    """A part after the colon for an encoding that takes none (AttributeError) or does not exist (KeyError)."""
+    """A parameter for an encoding that takes none (AttributeError) or does not exist (KeyError)."""
 
-    __str__ = Exception.__str__  # a KeyError would show its text quoted
+    __str__ = Exception.__str__  # a KeyError would quote its text
 
 
 class ValueEncodeError(StreamingError, ValueError):
-    """A value that does not fit the encoding of its column."""
+    """A value that the encoding of its column cannot hold."""
 
 
 class ValueTypeError(StreamingError, AttributeError, TypeError):
-    """A value of a type that the encoding does not take (AttributeError or TypeError, as in the predecessor)."""
+    """A value of a type that its encoding does not take (AttributeError or TypeError, as in the predecessor)."""
 
 
 class ValueRangeError(StreamingError, OverflowError):
-    """A number that the encoding of its column cannot hold."""
+    """A number outside the range of its encoding."""
 
 
 class ColumnMissingError(StreamingError, KeyError):
@@ -118,20 +118,20 @@ class ColumnMissingError(StreamingError, KeyError):
 
 
 class ColumnSizeError(StreamingError, KeyError, ValueError):
-    """A value whose bytes do not fill its fixed-size column exactly (KeyError, as the predecessor raises)."""
+    """A value whose bytes do not fill its fixed-size column exactly (KeyError, as in the predecessor)."""
 
     __str__ = Exception.__str__
 
 
 class DirectoryNotEmptyError(StreamingError, FileExistsError):
-    """The folder to write into already holds files."""
+    """The folder to write into holds files already."""
 
 
 # --- what the world outside did
 
 
 class StorageError(StreamingError, OSError):
-    """A store could not do what was asked."""
+    """A store, or a disk, could not serve a request."""
 
 
 class ObjectMissingError(StorageError, FileNotFoundError):
@@ -139,34 +139,34 @@ class ObjectMissingError(StorageError, FileNotFoundError):
 
 
 class ObjectForbiddenError(StorageError, PermissionError):
-    """The store knows the object but refuses it to these credentials."""
+    """The store denies these credentials access to the object."""
 
 
 class CredentialsExpiredError(ObjectForbiddenError):
-    """These credentials are not valid any more (or not taken at all): new ones may be."""
+    """These credentials have expired or are not accepted; new ones may help."""
 
 
 class StoreMovedError(StorageError):
-    """The bucket is elsewhere: another region, another endpoint."""
+    """The bucket is in another region, or at another endpoint."""
 
 
 class StoreUnreachableError(StorageError, ConnectionError):
-    """No answer from the store: wrong endpoint, no network, connection refused."""
+    """The store does not answer: wrong endpoint, no network, or connection refused."""
 
 
 class StoreBusyError(StorageError, ConnectionError):
-    """The store asked to slow down or failed on its side (429, 5xx) until the attempts were used up."""
+    """The store asked to slow down, or failed on its side (429, 5xx), until all attempts were used up."""
 
-    retry_after_s: float | None = None  # how long it asked us to wait, where its client can tell
-    is_throttled: bool = False  # it asked us to slow down; else it failed
+    retry_after_s: float | None = None  # the wait that it asked for, None if it named none or its client hides it
+    is_throttled: bool = False  # whether it asked to slow down; else it failed
 
 
 class StoreCannotError(StorageError, NotImplementedError):
-    """This kind of store has no such operation (a web server has no list, for instance)."""
+    """This kind of store lacks the operation (a web server has no list, for instance)."""
 
 
 class TransferDamagedError(StorageError):
-    """What arrived is not what the store or the index promised: cut short, too long, wrong hash."""
+    """The bytes that arrived are not those that the store or the index states: too few, too many, or a wrong hash."""
 
 
 class NoRoomError(StorageError):
@@ -178,35 +178,35 @@ class CacheTakenError(StorageError):
 
 
 class CredentialsWantedError(StorageError):
-    """The store cannot be asked before the user's function has given credentials. Never reaches the user."""
+    """A transfer needs credentials from the user's function first. For use between fetcher and client only."""
 
 
 class CacheWriteError(StorageError):
-    """This user cannot write the cache folder: what is there is read, the rest comes without it."""
+    """This user cannot write the cache folder. Its files are read; all else is fetched without it."""
 
 
 class IndexMissingError(StreamingError, RuntimeError):
-    """There is no `index.json` where the dataset should be (RuntimeError, as the predecessor raises)."""
+    """There is no `index.json` where the dataset should be (RuntimeError, as in the predecessor)."""
 
 
 class PartMissingError(ObjectMissingError, IndexMissingError):
-    """An index that was to be merged is not there (RuntimeError or FileNotFoundError, as the predecessor raises)."""
+    """An index to merge is missing (RuntimeError or FileNotFoundError, as in the predecessor)."""
 
 
 class EmptyStreamError(StreamingError, RuntimeError):
-    """A stream without a single sample (RuntimeError, as the predecessor raises)."""
+    """A stream without samples (RuntimeError, as in the predecessor)."""
 
 
 class FetchError(StreamingError, RuntimeError):
-    """The fetcher could not be started, was lost too often, or speaks another protocol."""
+    """The fetcher could not be started, died too often, or speaks another protocol."""
 
 
 class DeadlineError(StreamingError, TimeoutError):
-    """Something that was waited for did not come in time; the message says what."""
+    """A wait took too long; the message says for what."""
 
 
 def _rebuild(kind: type[StreamingError], args: tuple[object, ...], state: dict[str, object]) -> StreamingError:
-    """An error as it was, without running a constructor that takes other arguments."""
+    """Rebuild a pickled error without its constructor, which may take other arguments."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)

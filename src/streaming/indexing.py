@@ -1,4 +1,4 @@
-"""Reading by number: what may stand in `dataset[...]`."""
+"""Reading by sample number: the forms of `dataset[...]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streaming.errors import OptionError, SampleIndexError
 
-# What `dataset[...]` takes: a sample number, or something that holds sample numbers (nested as one likes).
+# What `dataset[...]` takes: a sample number, or a collection of sample numbers, which may be nested.
 At: TypeAlias = "int | np.integer[Any] | slice | Sequence[At] | NDArray[np.integer[Any]]"
 
 Members: TypeAlias = "range | Sequence[At] | NDArray[np.integer[Any]]"
@@ -20,17 +20,17 @@ Members: TypeAlias = "range | Sequence[At] | NDArray[np.integer[Any]]"
 class Indexable:
     """Adds `[...]` by int, slice, list and array to a class that has `size` and `get_item(sample_id)`.
 
-    An int gives one sample, anything else a list of what its members give. Negative numbers count from the end.
-    Raises SampleIndexError (an IndexError) for a number outside, OptionError (a ValueError) for anything else.
+    An int gives a sample, and a collection gives a list with an item for each member. Negative numbers count from the
+    end. Raises SampleIndexError (an IndexError) for a number out of range, OptionError (a ValueError) for other types.
     """
 
     @property
     def size(self) -> int:
-        """How many samples there are to ask for."""
+        """The number of samples."""
         raise NotImplementedError
 
     def get_item(self, sample_id: int) -> Any:
-        """The sample of this number, from 0 to size - 1."""
+        """The sample `sample_id`, from 0 to size - 1."""
         raise NotImplementedError
 
     def __getitem__(self, at: At) -> Any:
@@ -48,7 +48,7 @@ class Indexable:
         )
 
     def __getitems__(self, members: Members) -> list[Any]:
-        """What each of these gives, read together where that is faster; PyTorch asks for batches by this name."""
+        """The items of all members, read together where that is faster. PyTorch fetches batches by this method."""
         found: list[Any] = []
         for part, at_hand in self._together(members):
             with at_hand:
@@ -56,13 +56,13 @@ class Indexable:
         return found
 
     def _together(self, members: Members) -> Iterator[tuple[slice, AbstractContextManager[None]]]:
-        """Parts of `members`, in order, each with a block in which its samples are at hand."""
+        """Slices that cut `members` into parts, in order, each with a context in which its samples are at hand."""
         del members
         yield slice(None), nullcontext()
 
 
 def numbers_of(members: Members, size: int) -> NDArray[np.int64] | None:
-    """Sample numbers counted from the start, int64 (member,); None if not all members are numbers inside."""
+    """Sample numbers counted from the start, int64 (member,); None unless all members are numbers in range."""
     if not all(isinstance(member, int | np.integer) and -size <= member < size for member in members):
         return None
     numbers = np.fromiter(map(int, members), np.int64, len(members))
@@ -70,7 +70,7 @@ def numbers_of(members: Members, size: int) -> NDArray[np.int64] | None:
 
 
 def checked(sample_id: int, size: int) -> int:
-    """The number counted from the start, or SampleIndexError."""
+    """The sample number counted from the start. Raises SampleIndexError if it is out of range."""
     if not -size <= sample_id < size:
         raise SampleIndexError(f"sample {sample_id} is outside a dataset of {size} samples")
     return sample_id + size if sample_id < 0 else sample_id

@@ -1,4 +1,4 @@
-"""A dataset that lies on this machine, as a map-style PyTorch dataset."""
+"""A dataset in a folder of this machine, as a map-style PyTorch dataset."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ except ImportError as error:
 class LocalDataset(Sizes, Indexable, Dataset[Any]):
     """The samples of a folder by number, in stored order: `LocalDataset(local, split)[i]`.
 
-    The folder is only read. Compressed shards are decompressed into a private folder in the system's temporary
-    directory when they are first used. Pickled columns need `allow_unsafe_types=True`. Raises IndexMissingError,
+    The folder is never written. A compressed shard is decompressed into a private folder in the system's temporary
+    directory when it is first used. Pickled columns need `allow_unsafe_types=True`. Raises IndexMissingError,
     SampleIndexError (an IndexError) for a dataset without samples, and the other kinds of `streaming.errors`.
     """
 
@@ -34,13 +34,13 @@ class LocalDataset(Sizes, Indexable, Dataset[Any]):
             raise SampleIndexError(f"{location.title} has no samples")
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return self.size
 
     def get_item(self, sample_id: int) -> Any:
-        """The sample of this number: column name to value."""
+        """The sample `sample_id`, a dict from column name to value."""
         return self._store.sample(checked(int(sample_id), self.size))
 
     def close(self) -> None:
-        """Give back every file and connection."""
+        """Close every file and connection."""
         self._store.close()

@@ -1,4 +1,4 @@
-"""How large a dataset and its parts are: facts of its catalogue, under the names that users know."""
+"""The sizes of a dataset and its parts, taken from its catalogue, under the names that users know."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Sizes:
 
     @property
     def size(self) -> int:
-        """Samples in all streams together; `dataset[size - 1]` is the last."""
+        """The number of samples in all streams together; `dataset[size - 1]` is the last."""
         return self.catalog.n_samples
 
     @property
@@ -25,17 +25,17 @@ class Sizes:
 
     @property
     def num_streams(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         return self.catalog.n_streams
 
     @property
     def num_shards(self) -> int:
-        """How many shards there are in all streams together."""
+        """The number of shards in all streams together."""
         return self.catalog.n_shards
 
     @property
     def samples_per_shard(self) -> NDArray[np.int64]:
-        """int64 (shard,)."""
+        """The number of samples in each shard, int64 (shard,); shards are numbered through all streams."""
         return self.catalog.shard_sizes
 
     @property
@@ -45,7 +45,7 @@ class Sizes:
 
     @property
     def shards_per_stream(self) -> NDArray[np.int64]:
-        """int64 (stream,)."""
+        """The number of shards in each stream, int64 (stream,)."""
         return self.catalog.shards_per_stream
 
     @property
@@ -55,12 +55,12 @@ class Sizes:
 
     @property
     def stream_per_shard(self) -> NDArray[np.int64]:
-        """int64 (shard,)."""
+        """The number of each shard's stream, int64 (shard,)."""
         return self.catalog.stream_of_shard
 
     @property
     def samples_per_stream(self) -> NDArray[np.int64]:
-        """int64 (stream,)."""
+        """The number of samples in each stream, int64 (stream,)."""
         return self.catalog.samples_per_stream
 
     @property

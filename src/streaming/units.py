@@ -1,4 +1,4 @@
-"""Numbers as people write them: sizes in bytes and counts of samples."""
+"""Numbers in the form in which people write them: sizes in bytes, and counts of samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(r"(?P<whole>\d+)(?P<fraction>\.\d*)?(?P<suffix>[a-z]
 
 
 def parse_bytes(text: str | int | float) -> int:
-    """A size in bytes, from `"64mb"`, `"1.5gb"` or a plain number; steps of 1024.
+    """Parse a size in bytes: `"64mb"`, `"1.5gb"` or a plain number, in steps of 1024.
 
     A fraction needs a unit above the byte. Raises OptionError.
 
@@ -36,7 +36,7 @@ def parse_bytes(text: str | int | float) -> int:
 
 
 def parse_count(text: str | int | float) -> int:
-    """A number of samples, from `"64M"`, `"1.5k"` or a plain number; steps of 1000, and `b` is 10⁹.
+    """Parse a number of samples: `"64M"`, `"1.5k"` or a plain number, in steps of 1000; `b` is 10⁹.
 
     A fraction needs a unit. Raises OptionError.
 
@@ -47,7 +47,7 @@ def parse_count(text: str | int | float) -> int:
 
 
 def shown_bytes(n_bytes: float) -> str:
-    """A size in bytes for people.
+    """A size in bytes as text for people, in steps of 1024.
 
     >>> shown_bytes(65536), shown_bytes(1.5 * 2**30)
     ('64.0 KiB', '1.5 GiB')

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streaming.cache.files import table_name
-from streaming.cache.inventory import SOURCE_NAME, claim, source_of
+from streaming.cache.inventory import ORIGIN_NAME, claim, origin_of
 from streaming.errors import NoRoomError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest, Reason, Span
@@ -245,7 +245,7 @@ def test_a_source_stays_though_it_lies_in_a_cache(tmp_path: Path, store: FaultyS
     write_dataset(copy, needs_of(range(4)))
     for i in range(4):
         (copy / str(i)).write_bytes(content(f"d/{i}", N_BYTES))
-    claim(str(copy), source_of("s3://bkt/d", "s3://bkt/d"))
+    claim(str(copy), origin_of("s3://bkt/d", "s3://bkt/d"))
     elsewhere.symlink_to(copy)
     before = names_in(copy)
     streams = [
@@ -268,7 +268,7 @@ def test_a_folder_filled_by_another_loader_gives_way_while_a_job_uses_it(tmp_pat
     write_dataset(theirs, needs_of(range(4)))
     for i in range(4):
         (theirs / str(i)).write_bytes(content(f"d/{i}", N_BYTES))
-    assert SOURCE_NAME not in names_in(theirs)
+    assert ORIGIN_NAME not in names_in(theirs)
     n_theirs = bytes_in(theirs)
 
     def client_in(*folders: Path) -> FetchClient:

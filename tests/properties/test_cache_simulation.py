@@ -1,4 +1,4 @@
-"""Laws of all that the fetcher decides together, over whole epochs in virtual time."""
+"""Laws of all the fetcher's decisions together, over whole epochs in virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.cache_world import Machine, Setup, fetches_of_best, fetches_of_lru,
 
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
-    """Some readers, each with its own shuffled order over the same shards, and room for two of the largest or more."""
+    """Readers with shuffled orders of their own over the same shards, and room for at least two of the largest."""
     rng = random.Random(draw(st.integers(0, 1 << 32)))
     sizes = [rng.choice([10, 50, 100]) for _ in range(draw(st.integers(1, 12)))]
     n_readers = draw(st.integers(1, 4))
@@ -30,7 +30,7 @@ def machines(draw: st.DrawFn) -> Machine:
         total_bytes_per_s=draw(st.sampled_from([1000.0, 1e9])),
         n_transfers=draw(st.sampled_from([1, 3, 16])),
         by_range=by_range,
-        # A reader that cannot do without its shard leases that alone: leases that fill the cache would stop everybody.
+        # A reader that cannot read by range leases only the shard it needs: leases that fill the cache would stop all.
         n_planned=draw(st.sampled_from([0, 2, 5])) if by_range else draw(st.sampled_from([0, 1])),
         n_announced=draw(st.sampled_from([0, 3, 100])),
         renew_after=draw(st.sampled_from([1, 4, 100])),
@@ -41,7 +41,7 @@ def machines(draw: st.DrawFn) -> Machine:
 @settings(max_examples=1000, deadline=None)
 @given(machines())
 def test_the_limit_holds_and_every_reader_finishes(machine: Machine) -> None:
-    """Whatever the sizes, limits, lists, leases and speeds; and nothing is kept of what has ended."""
+    """Whatever the sizes, limits, lists, leases and speeds; and nothing is kept of jobs that have ended."""
     outcome = machine.run()
     assert outcome.n_finished == len(machine.readers)
     limit = machine.setup.limit_bytes
@@ -58,8 +58,8 @@ def test_the_limit_holds_and_every_reader_finishes(machine: Machine) -> None:
 
 @pytest.mark.parametrize("n_readers", [1, 4])
 @pytest.mark.parametrize("n_mixed", [10, 40])
-def test_each_shard_is_fetched_once_if_a_little_more_than_what_is_in_use_fits(n_mixed: int, n_readers: int) -> None:
-    """A quarter more; the readers of a machine share an epoch and are about equally far."""
+def test_each_shard_is_fetched_once_if_a_little_more_than_the_working_set_fits(n_mixed: int, n_readers: int) -> None:
+    """A quarter more is enough; the readers of a machine share an epoch and advance at about the same speed."""
     rng = random.Random(n_mixed)
     order = shuffled(200, 10, n_mixed, rng)
     n_fitting = math.ceil(1.25 * (n_mixed + 2))
@@ -71,8 +71,8 @@ def test_each_shard_is_fetched_once_if_a_little_more_than_what_is_in_use_fits(n_
 
 @pytest.mark.parametrize("n_readers", [1, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_half_of_what_is_in_use_is_used_far_better_than_by_age(seed: int, n_readers: int) -> None:
-    """At most 0.7 of the fetches of a cache that lets the longest unused go, and near the least that there can be."""
+def test_a_cache_of_half_the_working_set_beats_lru_by_far(seed: int, n_readers: int) -> None:
+    """At most 0.7 of the fetches of LRU eviction, and at most 1.35 times the fewest possible."""
     order = shuffled(100, 10, 40, random.Random(seed))
     setup = Setup([100] * 100, 20 * 100, sample_s=0.02 * n_readers, n_announced=100, renew_after=2)
     outcome = Machine(setup, [order[i::n_readers] for i in range(n_readers)]).run()
@@ -83,7 +83,7 @@ def test_half_of_what_is_in_use_is_used_far_better_than_by_age(seed: int, n_read
 
 
 def test_a_cache_keeps_a_share_of_an_epoch_for_the_next() -> None:
-    """Read in the same order again and again by one reader, with room for half: by age, all would come each time."""
+    """One reader repeats the same order with room for half of it: LRU would fetch every shard every time."""
     order = list(range(60)) * 4
     setup = Setup([100] * 60, 30 * 100, sample_s=1.0, n_announced=109, renew_after=1)
     outcome = Machine(setup, [order]).run()
@@ -91,8 +91,8 @@ def test_a_cache_keeps_a_share_of_an_epoch_for_the_next() -> None:
     assert outcome.n_fetched.total() <= 1.35 * fetches_of_best(order, 30)
 
 
-def test_what_one_reader_reads_here_and_there_does_not_stop_the_others() -> None:
-    """No lists, no leases, a cache of two shards, four readers: all finish without a range."""
+def test_random_reads_of_one_reader_do_not_stop_the_others() -> None:
+    """Without lists and leases, four readers of a cache of two shards all finish without a range."""
     rng = random.Random(7)
     orders = [[rng.randrange(10) for _ in range(50)] for _ in range(4)]
     setup = Setup([100] * 10, 200, by_range=False, n_announced=0, n_planned=0)
@@ -101,7 +101,7 @@ def test_what_one_reader_reads_here_and_there_does_not_stop_the_others() -> None
 
 
 @pytest.mark.parametrize(("n_fitting", "n_mixed"), [(None, 0), (None, 20), (4, 0), (60, 0), (60, 20)])
-def test_a_store_that_is_fast_enough_is_not_waited_for(n_fitting: int | None, n_mixed: int) -> None:
+def test_a_store_that_is_fast_enough_costs_no_waiting(n_fitting: int | None, n_mixed: int) -> None:
     """Shards of 10 MB from 200 ms away at 200 MB/s, consumed at 50 MB/s: less than 2 % of the time after the start."""
     n_shards, n_samples, megabytes = 200, 10, 1e6
     order = shuffled(n_shards, n_samples, n_mixed, random.Random(3))

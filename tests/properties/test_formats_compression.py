@@ -1,4 +1,4 @@
-"""Laws of compression: what goes in comes out, and never more than was announced."""
+"""Laws of compression: decompressing inverts compressing, and never yields more bytes than stated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOBS = st.binary(max_size=2000) | st.builds(
 
 
 def chunked(blob: bytes, sizes: list[int]) -> list[bytes]:
-    """The blob in chunks of these sizes, and a last one; some may be empty."""
+    """The blob in chunks of these sizes and a last chunk; some may be empty."""
     chunks = []
     for size in sizes:
         chunks.append(blob[:size])
@@ -30,8 +30,8 @@ def chunked(blob: bytes, sizes: list[int]) -> list[bytes]:
 @pytest.mark.parametrize("name", NAMES)
 @given(blob=BLOBS, sizes=st.lists(st.integers(0, 200), max_size=4))
 @settings(max_examples=8, deadline=None)
-def test_decompressing_turns_compressing_around(name: str, blob: bytes, sizes: list[int]) -> None:
-    """Whole or in chunks of any size, under every name; and compressing twice gives the same bytes."""
+def test_decompressing_inverts_compressing(name: str, blob: bytes, sizes: list[int]) -> None:
+    """Whole or in chunks of any size, under every name; compressing twice gives the same bytes."""
     zipped = compression.compress(name, blob)
     assert compression.compress(name, blob) == zipped
     assert compression.decompress(name, zipped, n_bytes=len(blob)) == blob
@@ -42,7 +42,7 @@ def test_decompressing_turns_compressing_around(name: str, blob: bytes, sizes: l
 @pytest.mark.parametrize("code", CODES)
 @given(blob=BLOBS, n_bytes=st.integers(0, 3000))
 @settings(max_examples=30, deadline=None)
-def test_another_size_than_announced_is_damage(code: str, blob: bytes, n_bytes: int) -> None:
+def test_another_size_than_stated_is_damage(code: str, blob: bytes, n_bytes: int) -> None:
     """More or fewer bytes than the index states raise ShardDamagedError."""
     zipped = compression.compress(code, blob)
     if n_bytes == len(blob):
@@ -55,7 +55,7 @@ def test_another_size_than_announced_is_damage(code: str, blob: bytes, n_bytes: 
 @given(blob=BLOBS, data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_damaged_blobs_are_damage(code: str, blob: bytes, data: st.DataObject) -> None:
-    """Bytes changed or cut give the same number of bytes or ShardDamagedError; nothing else escapes."""
+    """A blob whose bytes were changed or cut gives the stated number of bytes or a ShardDamagedError, nothing else."""
     zipped = bytearray(compression.compress(code, blob))
     for _ in range(data.draw(st.integers(0, 3))):
         if zipped:
@@ -66,8 +66,8 @@ def test_damaged_blobs_are_damage(code: str, blob: bytes, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_bomb_stops_at_the_announced_size(code: str) -> None:
-    """Of 200 MB behind a small file no more than about the announced size is ever produced."""
+def test_a_bomb_stops_at_the_stated_size(code: str) -> None:
+    """A small file that holds 200 MB yields no more than the stated size."""
     bomb = compression.compress(code, bytes(200_000_000 if code != "br" else 50_000_000))
     pieces: list[bytes] = []
     with pytest.raises(ShardDamagedError, match=r"more than|states"):

@@ -1,4 +1,4 @@
-"""Laws of the index: what is dumped is parsed, whatever its form, and no text breaks the parser."""
+"""Laws of the index: parsing inverts dumping, whatever the form of the text, and no text breaks the parser."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMAS: list[dict[str, Any]] = [
 
 @st.composite
 def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Shard objects of a valid index, of one kind or of several."""
+    """Shard objects of a valid index, of one or several kinds."""
     kinds = draw(st.lists(st.sampled_from(SCHEMAS), min_size=1, max_size=3))
     stems = draw(st.lists(st.lists(PART, min_size=1, max_size=3).map("/".join), max_size=8, unique=True))
     algorithms = draw(st.lists(st.sampled_from(["md5", "sha1", "xxh64"]), unique=True))
@@ -63,8 +63,8 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @given(shards=entries())
 @settings(max_examples=100, deadline=None)
-def test_parsing_turns_dumping_around(shards: list[dict[str, Any]]) -> None:
-    """Every fact of every shard object is kept, and equal indexes are equal; also through a pickle."""
+def test_parsing_inverts_dumping(shards: list[dict[str, Any]]) -> None:
+    """Every value of every shard object is kept, and equal indexes compare equal, even after a pickle."""
     text = dump_index(shards)
     index = parse_index(text, where="x")
     assert [index.entry(i) for i in range(index.n_shards)] == shards
@@ -81,7 +81,7 @@ def test_parsing_turns_dumping_around(shards: list[dict[str, Any]]) -> None:
 def test_the_form_of_the_text_does_not_matter(
     shards: list[dict[str, Any]], indent: int | None, merged: bool, is_ascii: bool, data: st.DataObject
 ) -> None:
-    """White space, escapes, the order of keys and keys that nobody knows change nothing."""
+    """White space, escapes, the order of keys and unknown keys change nothing."""
     shuffled = [dict(data.draw(st.permutations(list(shard.items())))) for shard in shards]
     document = (
         {"version": 2, "shards": shuffled} if merged else {"shards": shuffled, "version": 2, "more": {"x": [{}, {}]}}
@@ -96,10 +96,10 @@ HASHES = st.dictionaries(st.sampled_from(["md5", "sha1", "é", ": ", "}"]), st.s
 
 @given(forms=st.lists(HASHES, max_size=2), data=st.data(), indent=st.sampled_from([None, 1]), is_ascii=st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_hashes_are_kept_in_whatever_form(
+def test_hashes_are_kept_in_any_form(
     forms: list[dict[str, str]], data: st.DataObject, indent: int | None, is_ascii: bool
 ) -> None:
-    """Files whose hashes look alike are read all at once; the outcome is that of a look at each."""
+    """Hashes of one form are parsed all at once; the result is that of parsing each alone."""
     files = [
         {name: data.draw(st.sampled_from([digest, digest[::-1]])) for name, digest in form.items()}
         for form in forms
@@ -115,7 +115,7 @@ WRONG = st.sampled_from([None, True, -1, 2**63, 2**64, 1.5, "", "..", "/x", "a\\
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where the values of a document lie."""
+    """The paths of all values of a document."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, child in children for place in places(child, (*path, key)))]
 
@@ -123,7 +123,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @given(shards=entries(), data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_wrong_value_anywhere_is_an_index_error(shards: list[dict[str, Any]], data: st.DataObject) -> None:
-    """A value of another kind in any place gives a valid index or an IndexFormatError, never another error."""
+    """A wrong value in any place gives a valid index or an IndexFormatError, never another error."""
     document: Any = json.loads(dump_index(shards))
     place = data.draw(st.sampled_from(places(document)))
     wrong = data.draw(WRONG)
@@ -145,7 +145,7 @@ def test_a_wrong_value_anywhere_is_an_index_error(shards: list[dict[str, Any]], 
 @given(shards=entries(), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_no_bytes_break_the_parser(shards: list[dict[str, Any]], data: st.DataObject) -> None:
-    """An index with bytes changed or cut parses or raises IndexFormatError."""
+    """An index whose bytes were changed or cut is parsed or raises IndexFormatError."""
     text = bytearray(dump_index(shards))
     for _ in range(data.draw(st.integers(0, 3))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""Laws of shards: cuts keep to the limit, nothing is lost, and offsets lead back to every record."""
+"""Laws of shards: they keep to the size limit, no record is lost, and the offsets lead to every record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def records_of(shard: FinishedShard) -> list[bytes]:
 @given(records=RECORDS, size_limit=st.none() | st.integers(1, 3000))
 @settings(max_examples=150)
 def test_shards_hold_all_records_in_order_and_keep_to_the_limit(records: list[bytes], size_limit: int | None) -> None:
-    """No record is lost, moved or split; only a record that is too large alone exceeds the limit; none is empty."""
+    """No record is lost, moved or split; only a shard of one record may exceed the limit; no shard is empty."""
     shards = built(records, size_limit)
     assert [record for shard in shards for record in records_of(shard)] == records
     assert [shard.basename for shard in shards] == [f"shard.{i:05}.mds" for i in range(len(shards))]
@@ -48,7 +48,7 @@ def test_shards_hold_all_records_in_order_and_keep_to_the_limit(records: list[by
 @given(records=RECORDS, size_limit=st.integers(1, 3000))
 @settings(max_examples=150)
 def test_shards_are_as_full_as_they_can_be(records: list[bytes], size_limit: int) -> None:
-    """The first record of the next shard would not have fitted into the one before it."""
+    """The first record of the next shard would not have fitted into the shard before."""
     shards = built(records, size_limit)
     for shard, after in pairwise(shards):
         assert len(shard.data) + 4 + len(records_of(after)[0]) > size_limit
@@ -56,8 +56,8 @@ def test_shards_are_as_full_as_they_can_be(records: list[bytes], size_limit: int
 
 @given(records=st.lists(st.binary(max_size=50), min_size=1, max_size=20), data=st.data())
 @settings(max_examples=150)
-def test_the_head_alone_tells_where_records_lie(records: list[bytes], data: st.DataObject) -> None:
-    """`header_bytes` bytes of a shard are enough, from bytes or memory; one byte less is damage."""
+def test_the_head_alone_holds_the_places_of_records(records: list[bytes], data: st.DataObject) -> None:
+    """The first `header_bytes` of a shard are enough, as bytes or memoryview; fewer are damage."""
     (shard,) = built(records, None)
     needed = header_bytes(shard.n_samples)
     whole = record_offsets(shard.data, shard.n_samples, len(shard.data))
@@ -75,7 +75,7 @@ def test_the_head_alone_tells_where_records_lie(records: list[bytes], data: st.D
 )
 @settings(max_examples=300)
 def test_offsets_that_pass_lie_inside_the_file(n: int, offsets: list[int], stated: int, n_bytes: int) -> None:
-    """Whatever a head says: it is refused, or its offsets rise from behind the head to the end of the file."""
+    """Any head is refused, or its offsets ascend from behind the head to the end of the file."""
     head = np.array([n, *offsets], "<u4").tobytes()
     try:
         found = record_offsets(head, stated, n_bytes)
@@ -89,8 +89,8 @@ def test_offsets_that_pass_lie_inside_the_file(n: int, offsets: list[int], state
 
 @given(records=st.lists(st.binary(max_size=50), min_size=1, max_size=20))
 @settings(max_examples=100)
-def test_two_offsets_tell_as_much_of_a_sample_as_all(records: list[bytes]) -> None:
-    """For every row the eight bytes of its own offsets lead to the record that the whole table leads to."""
+def test_the_two_offsets_of_a_row_are_as_good_as_the_table(records: list[bytes]) -> None:
+    """For every row the eight bytes of its own offsets lead to the same record as the whole table."""
     (shard,) = built(records, None)
     offsets = record_offsets(shard.data, shard.n_samples, len(shard.data)).tolist()
     for row in range(shard.n_samples):
@@ -102,7 +102,7 @@ def test_two_offsets_tell_as_much_of_a_sample_as_all(records: list[bytes]) -> No
 @given(begin=st.integers(0, 120), end=st.integers(0, 120), n=st.integers(1, 6), n_bytes=st.integers(0, 120))
 @settings(max_examples=300)
 def test_two_offsets_that_pass_lie_inside_the_file(begin: int, end: int, n: int, n_bytes: int) -> None:
-    """Whatever they say: they are refused, or rise from behind the head to at most the end of the file."""
+    """Any two offsets are refused, or ascend from behind the head to at most the end of the file."""
     try:
         record_bounds(np.array([begin, end], "<u4").tobytes(), 0, n, n_bytes)
     except ShardDamagedError:

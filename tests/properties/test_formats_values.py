@@ -1,4 +1,4 @@
-"""Laws of samples: what is written is read, and no bytes make the reader fail in a way that callers cannot catch."""
+"""Laws of samples: decoding inverts encoding, and no bytes make a decoder raise anything but a FormatError."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ INTEGERS = {name: np.iinfo(name) for name in DTYPES if "int" in name}
 
 
 def arrays(dtype: str, shape: Any = None) -> st.SearchStrategy[Any]:
-    """Arrays of any contents, with axes and elements."""
+    """Arrays of any content, with at least one axis and one element."""
     return npst.arrays(dtype, shape or npst.array_shapes(min_dims=1, max_dims=5, min_side=1, max_side=6))
 
 
 def images(mode: str) -> st.SearchStrategy[Image.Image]:
-    """Small images of any pixels."""
+    """Small images of random pixels."""
     bands = len(Image.new(mode, (1, 1)).getbands())
 
     def made(size: tuple[int, int], seed: int) -> Image.Image:
@@ -101,7 +101,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_every_encoding_has_a_law() -> None:
-    """No encoding is left out of the round trip below; JPEG pixels and the alias have cases of their own."""
+    """No encoding is left out of the round trip below; lossy JPEG and the alias are tested elsewhere."""
     covered = {name.partition(":")[0] for name in VALUES}
     known = set(table._BUILT_IN)
     assert known - covered == {"jpeg", "list[jpeg]", "jpegarray"}
@@ -111,7 +111,7 @@ def test_every_encoding_has_a_law() -> None:
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_what_is_written_is_read(encoding: str, data: st.DataObject) -> None:
-    """decode(encode(x)) is x, in type and bits, beside other columns, from bytes and from memory alike."""
+    """decode(encode(x)) equals x in type and bits, between other columns, from bytes and from a memoryview."""
     value = data.draw(VALUES[encoding])
     columns = {"a": "str", "v": encoding, "z": "int16"}
     record = mds_encoder(columns)({"a": "é", "v": value, "z": -2})
@@ -126,7 +126,7 @@ def test_what_is_written_is_read(encoding: str, data: st.DataObject) -> None:
 @given(data=st.data(), chosen=st.sets(st.sampled_from(sorted(VALUES)), min_size=1, max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_columns_select_without_changing(data: st.DataObject, chosen: set[str]) -> None:
-    """Any selection of columns gives the same values as reading all, in stored order."""
+    """Any selection of columns gives the same values as reading all columns, in stored order."""
     columns = {f"{i}-{encoding}": encoding for i, encoding in enumerate(sorted(chosen))}
     sample = {name: data.draw(VALUES[encoding]) for name, encoding in columns.items()}
     record = mds_encoder(columns)(sample)
@@ -140,7 +140,7 @@ def test_columns_select_without_changing(data: st.DataObject, chosen: set[str]) 
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_no_bytes_break_a_decoder(encoding: str, data: st.DataObject) -> None:
-    """Any bytes are either a value or a FormatError: nothing else escapes."""
+    """Any bytes give a value or a FormatError, nothing else."""
     codec = table.find(encoding)
     size = codec.size
     blob = data.draw(st.binary(min_size=size or 0, max_size=size or 80))
@@ -154,7 +154,7 @@ def test_no_bytes_break_a_decoder(encoding: str, data: st.DataObject) -> None:
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_a_damaged_record_is_a_value_or_a_format_error(encoding: str, data: st.DataObject) -> None:
-    """A record with some bytes changed, cut or added decodes or raises FormatError."""
+    """A record whose bytes were changed, cut or extended is decoded or raises FormatError."""
     columns = {"a": "str", "v": encoding}
     record = bytearray(mds_encoder(columns)({"a": "ab", "v": data.draw(VALUES[encoding])}))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -168,7 +168,7 @@ def test_a_damaged_record_is_a_value_or_a_format_error(encoding: str, data: st.D
 
 @given(n=st.integers(0, 200), lengths=st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=2))
 def test_lengths_that_do_not_add_up_are_damage(n: int, lengths: list[int]) -> None:
-    """A record is refused unless the lengths in its head and its fixed sizes fill it exactly."""
+    """A record is refused unless the lengths in its head and its fixed sizes add up to its own."""
     record = struct.pack("<2I", *lengths) + bytes(n)
     assume(sum(lengths) + 8 != n)
     with pytest.raises(ShardDamagedError):
@@ -178,7 +178,7 @@ def test_lengths_that_do_not_add_up_are_damage(n: int, lengths: list[int]) -> No
 @given(value=st.integers() | st.floats() | st.decimals() | st.booleans() | st.text() | st.none(), data=st.data())
 @settings(max_examples=300)
 def test_a_number_is_kept_or_refused(value: Any, data: st.DataObject) -> None:
-    """A number column never stores another number than it was given, roundings of float columns aside."""
+    """A number column never stores another number than the given one, except for rounding in float columns."""
     name = data.draw(st.sampled_from(DTYPES))
     codec = table.find(name)
     try:

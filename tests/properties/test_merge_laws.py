@@ -1,4 +1,4 @@
-"""Laws of merging, over generated trees of parts."""
+"""Laws of `merge_index`, over generated trees of parts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streaming.write.dataset_parts import natural_order
 from streaming.write.merge import merge_index
-from streaming.write.parts import natural_order
 from support.merging import INDEX, contents_of, ids_in, names_of, shards_of, write_parts
 
 STEP = st.sampled_from(["part2", "part10", "part1", "a", "b-1", "07", "7", "é"])
@@ -21,9 +21,7 @@ TREES = FOLDERS.flatmap(
 
 @given(tree=TREES, compression=st.sampled_from([None, "zstd"]))
 @settings(max_examples=15, deadline=None)
-def test_a_merged_tree_has_every_sample_in_natural_order_and_again(
-    tree: dict[str, int], compression: str | None
-) -> None:
+def test_a_merged_tree_has_every_sample_in_natural_order(tree: dict[str, int], compression: str | None) -> None:
     """Counts add up, every sample is read, no file is listed twice or touched; merging again gives the same bytes."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -49,7 +47,7 @@ def test_a_merged_tree_has_every_sample_in_natural_order_and_again(
 @given(tree=TREES, data=st.data())
 @settings(max_examples=15, deadline=None)
 def test_merging_folders_of_a_tree_first_changes_nothing(tree: dict[str, int], data: st.DataObject) -> None:
-    """What was merged further down is taken once, whichever folders were merged before, in whichever order."""
+    """A part is taken once, whichever folders above it were merged before, and in whichever order."""
     above = sorted({"/".join(name.split("/")[:depth]) for name in tree for depth in (1, 2)} - set(tree))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -65,6 +63,6 @@ def test_merging_folders_of_a_tree_first_changes_nothing(tree: dict[str, int], d
 
 @given(names=st.lists(st.text("a1209/_", max_size=8), max_size=8), data=st.data())
 def test_natural_order_is_total(names: list[str], data: st.DataObject) -> None:
-    """Any order of the same names sorts to the same one, and only equal names have equal keys."""
+    """All permutations of some names sort to the same order, and only equal names have equal keys."""
     assert sorted(names, key=natural_order) == sorted(data.draw(st.permutations(names)), key=natural_order)
     assert len(set(map(natural_order, names))) == len(set(names))

@@ -1,1 +1,1 @@
-"""This machine's copy of the data: which files lie there, and how they come and go."""
+"""This machine's copy of the data: which files lie on disk, how they appear, and which are evicted."""

@@ -1,10 +1,9 @@
-"""Files of the cache: what is there, and how a file appears.
+"""Files of the cache: which are present, and how a file appears.
 
 Rules:
-1. A file is there iff its final name exists with the size that the index states. Nothing else says so.
-2. A file appears whole, by renaming a temporary of the same folder; who loses a race has lost nothing.
-3. A temporary is locked by its writer for as long as it is written. The kernel frees the lock of a dead writer, so a
-   temporary that can be locked is rubbish, and one that cannot is somebody's work.
+1. A file is present iff its final name exists with the size that the index states. Nothing else says so.
+2. A file appears whole, and the temporary of a dead writer is abandoned; see `placement`.
+3. Room on the disk is taken before the first byte is moved.
 4. Nothing is written outside the cache folder, whatever names and links say.
 """
 
@@ -12,38 +11,32 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
+import hashlib
 import os
-import re
 import stat
 import threading
 from collections.abc import Iterator
 from typing import Final
 
 from streaming.errors import CacheWriteError, NoRoomError, StorageError
+from streaming.placement import UnplacedFile, delete_if_abandoned, is_temporary, lock
 
-_TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _UNSUPPORTED: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_READ_BYTES: Final = 1 << 20
-_MARK: Final = "user.streaming.copy"  # an attribute of a file: of which object it is a copy
 _UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_READ_BYTES: Final = 1 << 20
+_MARK: Final = "user.streaming.copy"  # the extended attribute that names the object of which a file is a copy
 PRIVATE_FOLDER: Final = ".streaming"  # sockets, locks and logs: never swept
 
 
 def table_name(name: str) -> str:
-    """What the offset table of a file is called that lies beside it, or beside its place."""
+    """The name of the offset table that lies beside the file `name`, or beside the place of that file."""
     folder, base = os.path.split(name)
     return os.path.join(folder, f".{base}.table")
 
 
-def is_temporary(name: str) -> bool:
-    """Whether a file of this name is somebody's half-written work, or was."""
-    return _TEMPORARY.fullmatch(name) is not None
-
-
 def is_present(path: str, n_bytes: int) -> bool:
-    """Whether `path` is a file of `n_bytes` (of any size if that is negative)."""
+    """Whether `path` is a file of `n_bytes` (of any size if `n_bytes` is negative)."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -52,7 +45,7 @@ def is_present(path: str, n_bytes: int) -> bool:
 
 
 class Temporaries:
-    """The half-written files of this process; closing deletes them all and lets no new one begin."""
+    """The half-written files of this process. Closing deletes them all and lets no new one begin."""
 
     def __init__(self, *, umask: int) -> None:
         self._mode = 0o644 & ~umask
@@ -62,84 +55,74 @@ class Temporaries:
 
     @contextlib.contextmanager
     def begin(self, root: str, name: str, *, n_bytes: int) -> Iterator[Temporary]:
-        """A temporary for the file `root/name`, with room for `n_bytes` (negative: unknown); gone unless placed.
+        """A temporary for the file `root/name`, with room for `n_bytes` (negative: unknown); deleted unless placed.
 
         Raises NoRoomError if the disk has no room, StorageError if the folder cannot be written or lies outside `root`.
         """
         final = os.path.join(root, name)
-        with told(final):
+        with translating_errors(final):
             make_folder(root, os.path.dirname(name))
-            file, path = self._create(final)
+            unplaced = self._create(final)
         try:
-            temporary = Temporary(file, path, final, self._mode)
+            temporary = Temporary(unplaced, self._mode)
             if n_bytes > 0:
-                temporary.take_room(n_bytes)
+                temporary.allocate(n_bytes)
             yield temporary
         finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)  # renamed by now if it was placed
-            os.close(file)
+            unplaced.close()
             with self._lock:
-                self._paths.discard(path)
+                self._paths.discard(unplaced.path)
 
     def paths(self) -> frozenset[str]:
-        """The temporaries that are being written now."""
+        """The paths of the temporaries that are being written now."""
         with self._lock:
             return frozenset(self._paths)
 
     def close(self) -> None:
-        """Delete all; writers that go on write into files without a name."""
+        """Delete all temporaries. Writers that go on write into files without a name."""
         with self._lock:
             self._closed = True
             for path in self._paths:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
-    def _create(self, final: str) -> tuple[int, str]:
-        folder, base = os.path.split(final)
-        while True:
-            path = os.path.join(folder, f".{base[:60]}.{os.urandom(8).hex()}.tmp")
-            with self._lock:
-                if self._closed:
-                    raise StorageError(f"{final}: not fetched, the fetcher is ending")
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-                self._paths.add(path)
-            _lock(file)
-            if os.fstat(file).st_nlink:  # else a sweeper was between the open and the lock
-                return file, path
-            os.close(file)
-            with self._lock:
-                self._paths.discard(path)
+    def _create(self, final: str) -> UnplacedFile:
+        with self._lock:  # while it is created, too: `close` must not miss it
+            if self._closed:
+                raise StorageError(f"{final}: not fetched, the fetcher is ending")
+            unplaced = UnplacedFile(final, mode=0o600)
+            self._paths.add(unplaced.path)
+        return unplaced
 
 
 class Temporary:
-    """One file being written. Made by `Temporaries.begin`, which also closes it."""
+    """One file that is being written. `Temporaries.begin` makes and closes it."""
 
-    def __init__(self, file: int, path: str, final: str, mode: int) -> None:
-        self._file, self._path, self._final, self._mode = file, path, final, mode
+    def __init__(self, unplaced: UnplacedFile, mode: int) -> None:
+        self._unplaced, self._file, self._mode = unplaced, unplaced.file, mode
         self._lock = threading.Lock()
         self.n_bytes = 0  # written so far
 
-    def take_room(self, n_bytes: int) -> None:
-        """Reserve the room before any byte is moved, so that a full disk is met first."""
-        with told(self._final):
+    def allocate(self, n_bytes: int) -> None:
+        """Take room on the disk before any byte is moved, so that a full disk is met first. Raises NoRoomError."""
+        with self._translating_errors():
             try:
                 os.posix_fallocate(self._file, 0, n_bytes)
             except OSError as error:
-                if error.errno not in _UNSUPPORTED:  # a file system without reservations: met when written
+                if error.errno not in _UNSUPPORTED:  # else the file system cannot, and writing meets the full disk
                     raise
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Append."""
-        with told(self._final), memoryview(chunk) as whole:
+        """Append a chunk."""
+        with self._translating_errors(), memoryview(chunk) as whole:
             done = 0
             while done < len(whole):
                 done += os.write(self._file, whole[done:])
         self.n_bytes += done
 
     def write_at(self, offset: int, data: bytes) -> None:
-        """Write a piece where it belongs; pieces may come in any order, from several threads."""
-        with told(self._final), memoryview(data) as whole:
+        """Write a piece at its offset. Pieces may come in any order, from several threads."""
+        with self._translating_errors(), memoryview(data) as whole:
             done = 0
             while done < len(whole):
                 done += os.pwrite(self._file, whole[done:], offset + done)
@@ -147,27 +130,30 @@ class Temporary:
             self.n_bytes = max(self.n_bytes, offset + done)
 
     def read_back(self) -> Iterator[bytes]:
-        """What was written, in order."""
+        """Yield what was written, in order."""
         offset = 0
         while chunk := os.pread(self._file, _READ_BYTES, offset):
             yield chunk
             offset += len(chunk)
 
     def mark(self, mark: str) -> None:
-        """Say of which object this is a copy, where the file system can keep that; see `read_mark`."""
+        """Note of which object this is a copy, where the file system can keep that; see `read_mark`."""
         with contextlib.suppress(OSError, AttributeError):
             os.setxattr(self._file, _MARK, mark.encode())
 
     def place(self) -> None:
         """Let the file appear under its final name, with what was written and no more."""
-        with told(self._final):
+        with self._translating_errors():
             os.ftruncate(self._file, self.n_bytes)
             os.fchmod(self._file, self._mode)
-            os.rename(self._path, self._final)
+            self._unplaced.place()
+
+    def _translating_errors(self) -> contextlib.AbstractContextManager[None]:
+        return translating_errors(self._unplaced.final)
 
 
 def read_mark(path: str) -> str | None:
-    """Of which object a file is a copy, if it says so."""
+    """The object of which a file is a copy, as `Temporary.mark` noted it; None if there is no note."""
     try:
         return os.getxattr(path, _MARK).decode()
     except (OSError, AttributeError, ValueError):  # no such attribute, or a file system or system that has none
@@ -175,7 +161,7 @@ def read_mark(path: str) -> str | None:
 
 
 def make_folder(root: str, relative: str) -> None:
-    """The folder `root/relative`; what is new takes the mode and group of `root`, so that all its users can write.
+    """Make the folder `root/relative`. New folders take the mode and group of `root`, so that all its users can write.
 
     Raises StorageError if a link leads out of `root`.
     """
@@ -201,44 +187,44 @@ def make_folder(root: str, relative: str) -> None:
 
 
 def sweep(root: str) -> int:
-    """Delete the temporaries of dead writers below `root`; how many there were."""
+    """Delete the temporaries of dead writers below `root`; returns how many."""
     n_swept = 0
     for folder, folders, names in os.walk(root):
         if PRIVATE_FOLDER in folders:
             folders.remove(PRIVATE_FOLDER)
         for name in names:
             if is_temporary(name):
-                n_swept += delete_if_dead(os.path.join(folder, name))
+                n_swept += delete_if_abandoned(os.path.join(folder, name))
     return n_swept
 
 
-def delete_if_dead(path: str) -> bool:
-    """Delete this temporary if nobody is writing it any more; whether it was deleted."""
+@contextlib.contextmanager
+def fetch_lock(root: str, path: str) -> Iterator[None]:
+    """A block that one process at a time can enter for each `path`, for processes that fetch into one cache.
+
+    The kernel frees the lock of a dead process. Where no lock can be made the block is entered all the same: two
+    processes that fetch one file do no harm but the double transfer.
+    """
+    file = None
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
-    except OSError:  # somebody's work, another sweeper's, or no locks here: leave it
-        return False
+        folder = os.path.join(root, PRIVATE_FOLDER, f"claims-{os.geteuid()}")
+        lock_path = os.path.join(folder, hashlib.blake2b(os.fsencode(path), digest_size=12).hexdigest())
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            file = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            lock(file)
+        yield
     finally:
-        os.close(file)
-    return True
-
-
-def _lock(file: int) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)  # at most a sweeper holds it, for a moment
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:  # without locks nobody can take it for rubbish either
-            raise
+        if file is not None:
+            # A process that waits for this lock gets it, but without a name; it first checks whether the file came.
+            with contextlib.suppress(OSError):
+                os.unlink(lock_path)
+            os.close(file)
 
 
 @contextlib.contextmanager
-def told(final: str) -> Iterator[None]:
-    """The system's errors, with the file that they befell and what to do."""
+def translating_errors(final: str) -> Iterator[None]:
+    """Raise the system's errors as kinds of StorageError that name the file `final` and say what to do."""
     try:
         yield
     except StorageError:

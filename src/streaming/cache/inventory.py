@@ -1,8 +1,8 @@
-"""Looking at what lies below a cache folder, and which of it is a copy of what can be fetched again.
+"""Scans cache folders: which files they hold, and which of these are copies that can be fetched again.
 
-A folder that the fetcher fills says so in a file of its own (`SOURCE_NAME`): of which remote it is a copy. What its
-index lists may be deleted; nothing else ever is. So a file that the user put there, or a dataset that has no other
-home, stays, whoever set which limit. Files that no index lists are copies if they say so themselves (`mark_of`).
+A folder that the fetcher fills names the remote of which it is a copy, in a file of its own (`ORIGIN_NAME`). The files
+that its index lists may be deleted; nothing else ever is. So a file that the user put there stays, whatever the limits,
+and so does a dataset that exists nowhere else. A file that no index lists is a copy if its own mark says so.
 """
 
 from __future__ import annotations
@@ -17,112 +17,106 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from streaming.cache.files import PRIVATE_FOLDER, read_mark, table_name, told
-from streaming.cache.shelf import Lying
+from streaming.cache.files import PRIVATE_FOLDER, read_mark, table_name, translating_errors
+from streaming.cache.ledger import CachedFile
 from streaming.errors import FormatError, StorageError
 from streaming.formats.names import INDEX_NAME
+from streaming.placement import UnplacedFile
 
-SOURCE_NAME: Final = ".streaming-source"
+ORIGIN_NAME: Final = ".streaming-source"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Of what a cache folder is a copy."""
+class CopyOrigin:
+    """The remote of which a cache folder is a copy."""
 
     remote: str  # for people: without secrets
     digest: str  # of the remote as it was given
 
 
-def source_of(remote: str, shown: str) -> Source:
-    """What a folder's file says when it is a copy of `remote`."""
-    return Source(shown, hashlib.blake2b(os.fsencode(remote), digest_size=16).hexdigest())
+def origin_of(remote: str, shown: str) -> CopyOrigin:
+    """The origin that a copy of `remote` names; `shown` is the remote without secrets."""
+    return CopyOrigin(shown, hashlib.blake2b(os.fsencode(remote), digest_size=16).hexdigest())
 
 
-def mark_of(source: Source, name: str) -> str:
-    """What a copy of an object that no index lists says of itself. Under another name it says nothing."""
-    return f"{source.digest}/{name}"
+def mark_of(origin: CopyOrigin, name: str) -> str:
+    """The mark of a copy that no index lists: it names the object `name`, and holds under that name only."""
+    return f"{origin.digest}/{name}"
 
 
-def read_source(folder: str) -> Source | None:
-    """Of what this folder is a copy; None if it says nothing that can be read."""
+def read_origin(folder: str) -> CopyOrigin | None:
+    """The origin that a cache folder names; None if it names none that can be read."""
     try:
-        with open(os.path.join(folder, SOURCE_NAME), encoding="utf-8") as file:
+        with open(os.path.join(folder, ORIGIN_NAME), encoding="utf-8") as file:
             found = json.load(file)
-        return Source(str(found["remote"]), str(found["digest"]))
+        return CopyOrigin(str(found["remote"]), str(found["digest"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def claim(folder: str, source: Source) -> Source:
-    """Make the folder a copy of `source`, unless it is one of another remote already: of which it is, from now on.
+def claim(folder: str, origin: CopyOrigin) -> CopyOrigin:
+    """Make the folder a copy of `origin` unless it is a copy of another remote; returns the origin that holds now.
 
     Two processes that claim at once get the same answer. Raises CacheWriteError and other kinds of StorageError.
     """
-    path = os.path.join(folder, SOURCE_NAME)
-    known = read_source(folder)
+    path = os.path.join(folder, ORIGIN_NAME)
+    known = read_origin(folder)
     if known is None:
-        with told(path):
+        with translating_errors(path):
             try:
-                _write(path, source)
-            except FileNotFoundError:  # swept away by one who took it for a dead writer's
-                _write(path, source)
-        known = read_source(folder)
+                _write_origin(path, origin)
+            except FileNotFoundError:  # swept from another machine, which does not see our locks
+                _write_origin(path, origin)
+        known = read_origin(folder)
     if known is None:
         raise StorageError(f"{path} cannot be read back; does something else write or delete there?")
     return known
 
 
-def _write(path: str, source: Source) -> None:
-    temporary = os.path.join(os.path.dirname(path), f".{SOURCE_NAME}.{os.urandom(8).hex()}.tmp")
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            json.dump({"remote": source.remote, "digest": source.digest}, file)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            if read_source(os.path.dirname(path)) is None:  # damaged: it says nothing, so nobody's claim is lost
-                os.rename(temporary, path)
-        except OSError:  # without links the last of two that claim at once holds it
-            os.rename(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+def _write_origin(path: str, origin: CopyOrigin) -> None:
+    with contextlib.closing(UnplacedFile(path)) as unplaced:
+        text = json.dumps({"remote": origin.remote, "digest": origin.digest})
+        with open(unplaced.file, "w", encoding="utf-8", closefd=False) as file:
+            file.write(text)
+        # A damaged file claims nothing, so it may be replaced.
+        if not unplaced.place_if_absent() and read_origin(os.path.dirname(path)) is None:
+            unplaced.place()
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Every file below some folders by its path.
+class CacheContents:
+    """Every file below some folders, by its path.
 
-    `unseen`: folders that could not be read. `copies`, `sources`: which are copies of a remote, and from which nothing
-    may go.
+    `unreadable`: folders that could not be read. `copies`: folders that are copies of a remote. `sources`: folders from
+    which nothing may be deleted.
     """
 
-    files: dict[str, Lying]
-    unseen: frozenset[str]
+    files: dict[str, CachedFile]
+    unreadable: frozenset[str]
     copies: frozenset[str]
     sources: frozenset[str]
 
 
 class Inventory:
-    """What lies below cache folders. Keeps the names of each index, which are read again when it changes."""
+    """Scans cache folders. Keeps the names that each index lists, and reads an index again when it changes."""
 
     def __init__(self) -> None:
         self._names: dict[str, tuple[tuple[int, int], frozenset[str]]] = {}
 
-    def look(self, roots: Collection[str], copies: Collection[str], sources: Collection[str]) -> Seen:
-        """Everything below `roots`, but for private folders.
+    def scan(self, roots: Collection[str], copies: Collection[str], sources: Collection[str]) -> CacheContents:
+        """Everything below `roots` except in private folders.
 
         `copies`: folders that are copies of a remote though they do not say so (another loader filled them).
-        `sources`: folders from which nothing may go, whatever they say, as real paths.
+        `sources`: folders from which nothing may be deleted, whatever they say, as real paths.
         """
-        files: dict[str, Lying] = {}
+        files: dict[str, CachedFile] = {}
         foreign: set[str] = set()  # other users' files
         folders_seen: set[str] = set()
-        unseen: set[str] = set()
+        unreadable: set[str] = set()
 
         def failed(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError):
-                unseen.add(str(error.filename))
+                unreadable.add(str(error.filename))
 
         for root in roots:
             for folder, folders, names in os.walk(root, onerror=failed):
@@ -134,25 +128,25 @@ class Inventory:
                         status = os.lstat(path)
                         if stat.S_ISREG(status.st_mode):  # a link takes no room, and is the user's
                             last_use_s = max(status.st_atime, status.st_mtime)
-                            files[path] = Lying(status.st_size, last_use_s, may_go=False)
+                            files[path] = CachedFile(status.st_size, last_use_s, is_evictable=False)
                             if status.st_uid != os.geteuid():
                                 foreign.add(path)
         kept = frozenset(folder for folder in folders_seen if sources and os.path.realpath(folder) in sources)
-        marked = {folder for folder in folders_seen if os.path.join(folder, SOURCE_NAME) in files}
+        marked = {folder for folder in folders_seen if os.path.join(folder, ORIGIN_NAME) in files}
         found_copies = frozenset((marked | (folders_seen & set(copies))) - kept)
         may_delete = functools.cache(_may_delete)
         listed = {os.path.join(folder, name) for folder in found_copies for name in self._names_in(folder)}
-        source_at = functools.cache(read_source)
+        origin_at = functools.cache(read_origin)
         for path in list(files):
             holder = os.path.dirname(path)
-            is_copy = path in listed or (bool(marked) and _is_marked(path, source_at))
+            is_copy = path in listed or (bool(marked) and _is_marked(path, origin_at))
             if is_copy and holder not in kept and may_delete(holder, path in foreign):
-                files[path] = replace(files[path], may_go=True)
-        return Seen(files, frozenset(unseen), found_copies, kept)
+                files[path] = replace(files[path], is_evictable=True)
+        return CacheContents(files, frozenset(unreadable), found_copies, kept)
 
     def _names_in(self, folder: str) -> frozenset[str]:
-        """The names of all shards of the index in this folder, in every form; none if it cannot be read."""
-        from streaming.formats.index import parse_index  # numpy, which a fetcher without a limit need not wait for
+        """The names of all shards that the index of this folder lists, in every form; none if it cannot be read."""
+        from streaming.formats.index import parse_index  # imports numpy, which a fetcher without a limit can do without
 
         path = os.path.join(folder, INDEX_NAME)
         try:
@@ -175,17 +169,17 @@ class Inventory:
         return self._names[folder][1]
 
 
-def _is_marked(path: str, source_at: Callable[[str], Source | None]) -> bool:
-    """Whether this file says that it is the copy of an object, and lies where the copy of this object would."""
+def _is_marked(path: str, origin_at: Callable[[str], CopyOrigin | None]) -> bool:
+    """Whether this file says that it is the copy of an object, and lies where the copy of that object would lie."""
     digest, _, name = (read_mark(path) or "").partition("/")
     if not name or not path.endswith(f"/{name}"):
         return False
-    source = source_at(path[: -len(name) - 1])
-    return source is not None and source.digest == digest
+    origin = origin_at(path[: -len(name) - 1])
+    return origin is not None and origin.digest == digest
 
 
 def _may_delete(folder: str, is_foreign: bool) -> bool:
-    """Whether the system lets us delete files of this folder: ours, or another user's."""
+    """Whether the system lets this user delete a file in `folder`: one of their own, or another user's."""
     try:
         status = os.stat(folder)
     except OSError:

@@ -1,7 +1,7 @@
 """Compression of whole files, by the names that an index uses: `br`, `bz2`, `gz`, `snappy`, `zstd`, with `:level`.
 
-Decompression is told how many bytes must come out. It produces no more, in pieces of bounded size, so a small hostile
-file cannot fill memory or disk; another number is damage.
+The caller of a decompression states how many bytes must come out. It produces no more than that, in pieces of bounded
+size, so a small hostile file cannot fill memory or disk. Any other number of bytes is damage.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from streaming.errors import OptionError, ShardDamagedError, StreamingError
 
 PIECE_BYTES: Final = 1 << 20
 
-# A Snappy element of two or three bytes stands for 64 bytes at most.
+# An element of a Snappy block, two or three bytes, stands for at most 64 bytes.
 _SNAPPY_MOST: Final = 64
 
-_Pieces = Callable[["_Source"], Iterator[bytes]]
+_Pieces = Callable[["_ChunkFile"], Iterator[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Codec:
-    """One algorithm. `compress` takes data and level; `pieces` yields at most PIECE_BYTES (or so) at a time."""
+class _Algorithm:
+    """One compression algorithm.
+
+    `compress` takes data and level. `pieces` yields about PIECE_BYTES at most at a time. `errors` are the kinds of
+    exceptions that damaged data raise in it.
+    """
 
     levels: range
     default: int
@@ -35,8 +39,8 @@ class _Codec:
     errors: Callable[[], tuple[type[Exception], ...]]
 
 
-class _Source(io.RawIOBase):
-    """Chunks as a file that can only be read forward."""
+class _ChunkFile(io.RawIOBase):
+    """Chunks as a file that can only be read forwards."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -68,7 +72,7 @@ def _compress_br(data: bytes, level: int) -> bytes:
     return brotli.compress(data, quality=level)  # type: ignore[no-any-return]
 
 
-def _pieces_br(source: _Source) -> Iterator[bytes]:
+def _pieces_br(source: _ChunkFile) -> Iterator[bytes]:
     import brotli
 
     decoder = brotli.Decompressor()
@@ -88,7 +92,7 @@ def _compress_gz(data: bytes, level: int) -> bytes:
     return deflate.compress(data) + deflate.flush()
 
 
-def _pieces_gz(source: _Source) -> Iterator[bytes]:
+def _pieces_gz(source: _ChunkFile) -> Iterator[bytes]:
     with gzip.GzipFile(fileobj=io.BufferedReader(source), mode="rb") as file:
         yield from _read_pieces(file)
 
@@ -97,7 +101,7 @@ def _compress_bz2(data: bytes, level: int) -> bytes:
     return bz2.compress(data, level)
 
 
-def _pieces_bz2(source: _Source) -> Iterator[bytes]:
+def _pieces_bz2(source: _ChunkFile) -> Iterator[bytes]:
     with bz2.BZ2File(io.BufferedReader(source)) as file:
         yield from _read_pieces(file)
 
@@ -109,10 +113,10 @@ def _compress_zstd(data: bytes, level: int) -> bytes:
     return zstandard.ZstdCompressor(level=level, write_content_size=True).compress(data)
 
 
-def _pieces_zstd(source: _Source) -> Iterator[bytes]:
+def _pieces_zstd(source: _ChunkFile) -> Iterator[bytes]:
     import zstandard
 
-    whole = cast(IO[bytes], source)  # only read() is asked of it
+    whole = cast(IO[bytes], source)  # only its read() is called
     with zstandard.ZstdDecompressor().stream_reader(whole, read_across_frames=True, closefd=False) as file:
         yield from _read_pieces(file)
 
@@ -123,7 +127,7 @@ def _compress_snappy(data: bytes, level: int) -> bytes:
     return bytes(cramjam.snappy.compress_raw(data))
 
 
-def _pieces_snappy(source: _Source) -> Iterator[bytes]:
+def _pieces_snappy(source: _ChunkFile) -> Iterator[bytes]:
     import cramjam
 
     whole = source.readall()  # a raw Snappy block cannot be decoded in parts
@@ -156,41 +160,46 @@ def _errors_snappy() -> tuple[type[Exception], ...]:
     return (cramjam.DecompressionError, ValueError)
 
 
-_CODECS: Final = {
-    "br": _Codec(range(12), 11, _compress_br, _pieces_br, _errors_br),
-    "bz2": _Codec(range(1, 10), 9, _compress_bz2, _pieces_bz2, _errors_std),
-    "gz": _Codec(range(10), 9, _compress_gz, _pieces_gz, _errors_std),
-    "snappy": _Codec(range(0), 0, _compress_snappy, _pieces_snappy, _errors_snappy),
-    "zstd": _Codec(range(1, 23), 3, _compress_zstd, _pieces_zstd, _errors_zstd),
+_ALGORITHMS: Final = {
+    "br": _Algorithm(range(12), 11, _compress_br, _pieces_br, _errors_br),
+    "bz2": _Algorithm(range(1, 10), 9, _compress_bz2, _pieces_bz2, _errors_std),
+    "gz": _Algorithm(range(10), 9, _compress_gz, _pieces_gz, _errors_std),
+    "snappy": _Algorithm(range(0), 0, _compress_snappy, _pieces_snappy, _errors_snappy),
+    "zstd": _Algorithm(range(1, 23), 3, _compress_zstd, _pieces_zstd, _errors_zstd),
 }
 
 NAMES: Final = tuple(
-    name for code, codec in _CODECS.items() for name in (code, *(f"{code}:{level}" for level in codec.levels))
+    name
+    for code, algorithm in _ALGORITHMS.items()
+    for name in (code, *(f"{code}:{level}" for level in algorithm.levels))
 )
-"""Every name: codes, and codes with a level."""
+"""All names: the codes, and the codes with a level."""
 
 _KNOWN: Final = frozenset(NAMES)
 
 
 def is_known(name: str) -> bool:
-    """Whether this is one of NAMES."""
+    """Whether `name` is one of NAMES."""
     return name in _KNOWN
 
 
 def check_name(name: str | None) -> str | None:
-    """The compression that a writer was asked for; None for none, which `''` means too. Raises OptionError."""
+    """The name of a writer's compression, None for no compression, which `''` means too. Raises OptionError."""
     if not name:
         return None
     if name not in _KNOWN:
         levels = ", ".join(
-            f"{code}:{codec.levels[0]}…{codec.levels[-1]}" if codec.levels else code for code, codec in _CODECS.items()
+            f"{code}:{algorithm.levels[0]}…{algorithm.levels[-1]}" if algorithm.levels else code
+            for code, algorithm in _ALGORITHMS.items()
         )
-        raise OptionError(f"unknown compression {name!r}; known are {', '.join(_CODECS)} and, with a level, {levels}")
+        raise OptionError(
+            f"unknown compression {name!r}; known are {', '.join(_ALGORITHMS)} and, with a level, {levels}"
+        )
     return name
 
 
 def extension(name: str) -> str:
-    """What follows the dot of a compressed file's name.
+    """The extension of a compressed file's name, without the dot.
 
     >>> extension("zstd:7")
     'zstd'
@@ -199,37 +208,38 @@ def extension(name: str) -> str:
 
 
 def compress(name: str, data: bytes) -> bytes:
-    """`data` in one compressed blob, the same bytes every time. Raises OptionError for an unknown name."""
+    """Compress `data` into one blob, the same bytes every time. Raises OptionError for an unknown name."""
     code, _, level = _checked(name).partition(":")
-    codec = _CODECS[code]
-    return codec.compress(data, int(level) if level else codec.default)
+    algorithm = _ALGORITHMS[code]
+    return algorithm.compress(data, int(level) if level else algorithm.default)
 
 
 def decompress(name: str, data: bytes | memoryview, *, n_bytes: int) -> bytes:
-    """The `n_bytes` that were compressed. Raises ShardDamagedError if it is another number or no such blob."""
-    whole = io.BytesIO()  # grows with what really comes, whatever number an index states
+    """Decompress a blob to `n_bytes`. Raises ShardDamagedError for any other number, or if `data` is no such blob."""
+    whole = io.BytesIO()  # grows with the bytes that really come, whatever number an index states
     for piece in decompress_stream(name, [bytes(data)], n_bytes=n_bytes):
         whole.write(piece)
     return whole.getvalue()
 
 
 def decompress_stream(name: str, chunks: Iterable[bytes], *, n_bytes: int) -> Iterator[bytes]:
-    """The `n_bytes` that were compressed, in pieces; needs memory for a few pieces only (snappy: for the whole).
+    """Decompress a blob of `n_bytes` in pieces; needs memory for a few pieces only (snappy: for the whole blob).
 
-    Raises ShardDamagedError as soon as more comes out, or at the end if less did: do not use what came before.
+    Raises ShardDamagedError as soon as more bytes come out, or at the end if there were fewer. Then the pieces before
+    are not to be used either.
     """
-    codec = _CODECS[_checked(name).partition(":")[0]]
+    algorithm = _ALGORITHMS[_checked(name).partition(":")[0]]
     done = 0
     try:
-        for piece in codec.pieces(_Source(chunks)):
+        for piece in algorithm.pieces(_ChunkFile(chunks)):
             done += len(piece)
             if done > n_bytes:
                 raise ShardDamagedError(f"{name} data holds more than the {n_bytes} bytes that the index states")
             yield piece
-    except StreamingError:  # ours, or of whoever gives the chunks
+    except StreamingError:  # raised above, or by the iterator of the chunks
         raise
     except Exception as error:
-        if not isinstance(error, (EOFError, *codec.errors())):
+        if not isinstance(error, (EOFError, *algorithm.errors())):
             raise
         raise ShardDamagedError(f"{name} data cannot be decompressed: {type(error).__name__} {error}") from error
     if done != n_bytes:

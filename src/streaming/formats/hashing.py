@@ -36,22 +36,22 @@ KNOWN: Final = frozenset(_FASTEST_FIRST)
 
 
 def is_hash(name: str) -> bool:
-    """Whether this is the name of a hash that can be computed."""
+    """Whether `name` is a hash that can be computed here."""
     return name in KNOWN
 
 
 class Hasher(Protocol):
-    """A hash that is still being fed."""
+    """A hash in the making."""
 
     def update(self, data: Any, /) -> None:
-        """Feed more bytes."""
+        """Add more bytes."""
 
     def hexdigest(self) -> str:
-        """The digest of what was fed so far."""
+        """The digest of all bytes so far."""
 
 
 def hasher(name: str) -> Hasher:
-    """A new hash of this name. Raises OptionError for a name that is not known."""
+    """A new hash of this name. Raises OptionError for an unknown name."""
     if name not in KNOWN:
         raise OptionError(f"unknown hash {name!r}; known are {', '.join(sorted(KNOWN))}")
     make = _MAKERS.get(name)
@@ -60,14 +60,14 @@ def hasher(name: str) -> Hasher:
 
 
 def digest(name: str, data: bytes | memoryview) -> str:
-    """Hex digest of `data`. Raises OptionError for a name that is not known."""
+    """The hex digest of `data`. Raises OptionError for an unknown name."""
     found = hasher(name)
     found.update(data)
     return found.hexdigest()
 
 
 def fastest(names: Iterable[str]) -> str | None:
-    """The quickest to compute of these hashes, None if none of them is known.
+    """The fastest of these hashes, None if none of them is known.
 
     >>> fastest(["md5", "sha1", "xxh64"])
     'xxh64'
@@ -77,7 +77,7 @@ def fastest(names: Iterable[str]) -> str | None:
 
 
 def check_names(names: Iterable[str] | None) -> tuple[str, ...]:
-    """The hashes that a writer was asked for: known names in ascending order. Raises OptionError."""
+    """The hashes of a writer. Raises OptionError unless they are known names in ascending order."""
     asked = tuple(names or ())
     for name in asked:
         if name not in KNOWN:

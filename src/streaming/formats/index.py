@@ -1,4 +1,4 @@
-"""`index.json`: bytes to a `ShardIndex`, and shard objects to bytes."""
+"""`index.json`: parses its bytes to a `ShardIndex`, and dumps shard objects to bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from streaming.errors import IndexFormatError
-from streaming.formats.index_reading import read_index
+from streaming.formats.index_parser import read_index
 from streaming.formats.names import INDEX_NAME
 from streaming.formats.schema import Schema
 from streaming.formats.shard_index import VERSION, ShardIndex, file_entry
@@ -27,7 +27,7 @@ MAX_INDEX_BYTES: Final = 1 << 30
 
 
 def dump_index(entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """The bytes of an `index.json` with these shard objects: sorted keys, default separators, ASCII, no newline.
+    """Dump shard objects to the bytes of an `index.json`: sorted keys, default separators, ASCII, no newline.
 
     >>> dump_index([])
     b'{"shards": [], "version": 2}'
@@ -36,11 +36,11 @@ def dump_index(entries: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def parse_index(data: bytes, *, where: str) -> ShardIndex:
-    """The shards that the bytes of an `index.json` list; `where` names the file in errors.
+    """Parse the bytes of an `index.json`; `where` names the file in errors.
 
-    Raises IndexFormatError, which names the shard number and the key. Unknown keys are ignored, and so are encodings
-    that do not exist here: a user may register them before reading. 10⁵ shards take about half a second, and three
-    times the memory of the text.
+    Raises IndexFormatError, which names the shard number and the key. Unknown keys are ignored. Unknown encodings are
+    accepted: a user may register them before reading. 10⁵ shards take about half a second, and three times the memory
+    of the text.
     """
     if len(data) > MAX_INDEX_BYTES:
         raise IndexFormatError(f"{where} has {len(data)} bytes; an index may have {MAX_INDEX_BYTES} at most")

@@ -1,7 +1,8 @@
-"""The `hashes` of very many files, from their JSON texts to two columns.
+"""Parses the `hashes` of very many files from their JSON texts to two columns.
 
-A dictionary a file would take most of the time of opening a dataset. But files of one writer have texts of one form,
-`{"sha1": "…", "xxh64": "…"}`, which differ in nothing but hex digits at fixed places: those are cut out all at once.
+To parse a dictionary for each file would take most of the time of opening a dataset. But the texts of one writer's
+files have one form, `{"sha1": "…", "xxh64": "…"}`, and differ only in hex digits at fixed places. These digits are cut
+out of all texts at once.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from msgspec import Raw
 
 from streaming.formats.shard_tables import Texts
 
-# As neither a key nor a digest holds a quote, this matches only from the end of a key on.
+# Neither a key nor a digest holds a quote, so a match begins at the end of a key.
 _DIGEST: Final = re.compile(rb'"\s*:\s*"([0-9A-Fa-f]*)"')
 _HEX: Final = b"0123456789abcdefABCDEF"
 _decoder: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class BadHashesError(Exception):
-    """What file number `i` says is not hashes."""
+    """The text of file number `i` is not an object of hashes."""
 
     def __init__(self, i: int, text: bytes) -> None:
         super().__init__(f"must be an object of names without commas and hex digests, found {text.decode()[:80]}")
@@ -31,7 +32,7 @@ class BadHashesError(Exception):
 
 
 def hash_columns(texts: Sequence[Raw]) -> tuple[list[str], Texts]:
-    """Of each file the names of its hashes and the digests, both joined by commas. Raises BadHashesError."""
+    """The names of each file's hashes, and their digests, both joined by commas. Raises BadHashesError."""
     columns = _columns_alike(texts) if texts else None
     if columns is not None:
         return columns
@@ -51,7 +52,7 @@ def _read(i: int, text: Raw) -> dict[str, str]:
 
 
 def _columns_alike(texts: Sequence[Raw]) -> tuple[list[str], Texts] | None:
-    """The columns if all texts are of the form of the first one, else None."""
+    """The columns if all texts have the form of the first one, else None."""
     n, first, hashes = len(texts), bytes(texts[0]), _read(0, texts[0])
     places = [found.span(1) for found in _DIGEST.finditer(first)]
     is_plain = b"\\" not in first and [first[begin:end].decode() for begin, end in places] == list(hashes.values())
@@ -61,7 +62,7 @@ def _columns_alike(texts: Sequence[Raw]) -> tuple[list[str], Texts] | None:
     is_form = np.ones(len(first), np.bool_)
     for begin, end in places:
         is_form[begin:end] = False
-    cut = [rows[:, begin : end + 1] for begin, end in places]  # with the quote after each, to become a comma
+    cut = [rows[:, begin : end + 1] for begin, end in places]  # with the quote after each, which becomes a comma
     columns = np.concatenate([rows[:, :0], *cut], axis=1)[:, :-1]
     digests = columns.tobytes()
     if (rows != rows[0]).any(axis=0)[is_form].any() or digests.translate(None, _HEX) != b'"' * (n * (len(places) - 1)):

@@ -1,7 +1,7 @@
 """Shard layouts by format name.
 
-A layout tells where the samples of a shard lie and makes the function that decodes one. A new format is one entry in
-LAYOUTS and the parsing of its index keys.
+A layout finds the samples of a shard, and makes the function that decodes a sample. A new format needs an entry in
+LAYOUTS and a parser for its index keys.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class _MakeDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How shards of one format are laid out.
+    """The layout of the shards of one format.
 
-    `offsets_in` says which file begins with the offsets: the data itself, or its `.meta` file. `header_bytes` is how
-    much of that file `record_offsets` needs; the offsets are places in the data file. Of a shard of very many samples
-    one need not know them all: `offset_bytes(row)` says where the offsets of one sample are, and `record_bounds` reads
-    them.
+    `offsets_in` is the file that begins with the offset table: the data file, or its `.meta` file. `record_offsets`
+    needs the first `header_bytes(n_samples)` bytes of that file; the offsets are places in the data file. A reader of
+    one sample does not need the whole table: `offset_bytes(row)` is the place of that sample's two offsets, and
+    `record_bounds` reads them.
     """
 
     offsets_in: Literal["data", "meta"]

@@ -1,4 +1,4 @@
-"""The MDS shard: where its samples lie, and what their bytes mean.
+"""The MDS shard: the place of its samples, and the meaning of their bytes.
 
     u32 n | u32 offsets[n + 1] | config, JSON | n records
 
@@ -36,19 +36,19 @@ Encoder: TypeAlias = Callable[[Mapping[str, Any]], bytes]
 MAX_OFFSET: Final = 2**32 - 1
 
 
-# --- where the samples lie
+# --- the place of samples
 
 
 def header_bytes(n_samples: int) -> int:
-    """How many bytes at the start of a shard hold the sample count and the offsets."""
+    """The number of bytes at the start of a shard that hold the sample count and the offsets."""
     return 4 + 4 * (n_samples + 1)
 
 
 def record_offsets(head: bytes | memoryview, n_samples: int, n_bytes: int) -> NDArray[np.uint32]:
-    """Where the samples of a shard begin, and after them where the last one ends.
+    """The offsets at which the samples of a shard begin, and after them the offset at which the last one ends.
 
     uint32 (n_samples + 1,): a view of `head`, which the array keeps alive (a copy on big-endian machines). `head` is
-    the shard, or at least its first `header_bytes(n_samples)` bytes; `n_samples` is what the index states and
+    the shard, or at least its first `header_bytes(n_samples)` bytes; `n_samples` is the number in the index, and
     `n_bytes` the size of the whole file. Raises ShardDamagedError.
     """
     needed = header_bytes(n_samples)
@@ -70,14 +70,14 @@ def record_offsets(head: bytes | memoryview, n_samples: int, n_bytes: int) -> ND
 
 
 def offset_bytes(row: int) -> tuple[int, int]:
-    """Which bytes of a shard say where the sample `row` begins and ends: first one, and the one after the last."""
+    """The bytes of a shard that hold the two offsets of sample `row`: the first one, and the one after the last."""
     return 4 + 4 * row, 12 + 4 * row
 
 
 def record_bounds(offsets: bytes | memoryview, row: int, n_samples: int, n_bytes: int) -> tuple[int, int]:
-    """Where the sample `row` begins and ends, from the bytes of `offset_bytes(row)` alone.
+    """The offsets at which sample `row` begins and ends, from the bytes of `offset_bytes(row)` alone.
 
-    `n_samples` and `n_bytes` as for `record_offsets`. Raises ShardDamagedError where that can be told from two offsets.
+    `n_samples` and `n_bytes` as for `record_offsets`. Raises ShardDamagedError for damage that two offsets show.
     """
     begin, end = struct.unpack("<2I", offsets)
     if not header_bytes(n_samples) <= begin <= end <= n_bytes:
@@ -97,12 +97,12 @@ def mds_decoder(
     writable: bool = True,
     allow_unsafe_types: bool = False,
 ) -> Decoder:
-    """A function from the bytes of a record to a sample, with its columns in stored order.
+    """Make a function from the bytes of a record to a sample, with the columns in stored order.
 
-    `columns` selects some. With `writable=False` arrays may look into the given bytes and must not be written to.
+    `columns` selects some. With `writable=False` arrays may be views of the given bytes and must not be written to.
     Raises UnsafeTypeError before anything is decoded, OptionError for a column that does not exist, FormatError for
     an encoding that does not. The function raises ShardDamagedError for a record whose lengths do not add up, and
-    ValueDecodeError for a value that is not what its encoding says.
+    ValueDecodeError for a value that its encoding does not allow.
     """
     wanted = set(schema.column_names if columns is None else columns)
     unknown = sorted(wanted.difference(schema.column_names))
@@ -144,7 +144,7 @@ def _reader(name: str, encoding: str, size: int | None, writable: bool) -> Calla
 
 
 def _fixed_decoder(steps: list[_Step], n_fixed: int) -> Decoder:
-    """For schemas without a variable-size column: every value lies at a known place."""
+    """The decoder for schemas without a variable-size column: every value has a fixed place."""
     places = []
     begin = 0
     for name, size, read in steps:
@@ -204,7 +204,7 @@ def _variable_decoder(steps: list[_Step], n_fixed: int) -> Decoder:
 
 
 def _name_column(error: StreamingError, name: str) -> None:
-    """Codecs do not know for which column they work; whoever reads the error must."""
+    """Put the name of the column into an error of its codec, which does not know it."""
     error.args = (f"column {name!r}: {error}", *error.args[1:])
 
 
@@ -212,11 +212,11 @@ def _name_column(error: StreamingError, name: str) -> None:
 
 
 def mds_encoder(columns: Mapping[str, str]) -> Encoder:
-    """A function from a sample to the bytes of its record; `columns` maps names to encodings.
+    """Make a function from a sample to the bytes of its record; `columns` maps names to encodings.
 
     Keys of a sample that are no columns are ignored. A `bytes` value is stored as it is in a column of any encoding.
-    Raises the kinds of `table.find`. The function raises ColumnMissingError, ColumnSizeError and the kinds of
-    `Codec.encode`.
+    Raises the errors of `table.find`. The function raises ColumnMissingError, ColumnSizeError and the errors of
+    `ColumnCodec.encode`.
     """
     schema = mds_schema(columns)
     steps = [
@@ -265,7 +265,7 @@ def _refuse_columnless(sample: Mapping[str, Any]) -> bytes:
 def mds_config(
     schema: Schema, *, compression: str | None, hashes: Collection[str], size_limit: int | None
 ) -> dict[str, Any]:
-    """What all shards of one writer have in common, as it stands in each shard and in the index."""
+    """The keys that all shards of one writer have in common, as each shard and the index hold them."""
     return {
         "column_encodings": list(schema.column_encodings),
         "column_names": list(schema.column_names),
@@ -279,12 +279,12 @@ def mds_config(
 
 
 def config_text(config: Mapping[str, Any]) -> bytes:
-    """The config as it stands in a shard."""
+    """The config as a shard holds it: JSON with sorted keys."""
     return json.dumps(config, sort_keys=True).encode()
 
 
 def shard_head(config: bytes, record_lengths: Collection[int]) -> bytes:
-    """Everything of a shard that comes before its records. Raises ValueRangeError above 4 GiB."""
+    """The bytes of a shard before its records. Raises ValueRangeError for a shard above 4 GiB."""
     n = len(record_lengths)
     first = header_bytes(n) + len(config)
     ends = np.empty(n + 1, np.int64)

@@ -1,4 +1,4 @@
-"""Names that a dataset's folder always has."""
+"""File names that every dataset has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encodings that users add.
+"""Encodings that users register.
 
 The table belongs to the process: a worker that was started by spawn must register again, as with any Python registry.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any, Final, Protocol, runtime_checkable
 
 from streaming.errors import EncodingNameError, EncodingParameterError, OptionError
-from streaming.formats.fields.codec import Codec, Stored
+from streaming.formats.fields.codec import ColumnCodec, Stored
 
 
 @runtime_checkable
 class Encoding(Protocol):
-    """What a user's encoding offers.
+    """The interface of a user's encoding.
 
-    `size` is the bytes of every value or None. A class (or object) that also has `from_str(text)` gains the form
-    `name:text`.
+    `size` is the number of bytes of every value, or None if they differ. A class (or object) that also has
+    `from_str(text)` can be named as `name:text`.
     """
 
     size: int | None
@@ -25,17 +25,17 @@ class Encoding(Protocol):
         """The bytes to store."""
 
     def decode(self, data: bytes, /) -> Any:
-        """The value that was stored as these bytes."""
+        """The value of these stored bytes."""
 
 
 _REGISTERED: Final[dict[str, Any]] = {}
 
 
 def register_encoding(name: str, encoding: Encoding | type) -> None:
-    """Make `encoding` usable as a column encoding called `name`, for writers and readers of this process.
+    """Register `encoding` as the column encoding `name`, for writers and readers of this process.
 
     A class is instantiated without arguments. A later registration of the same name replaces an earlier one; built-in
-    names may be replaced too.
+    names may be replaced too. Raises OptionError.
     """
     if not name or ":" in name:
         raise OptionError(f"an encoding name must not be empty or hold a colon, got {name!r}")
@@ -46,16 +46,16 @@ def register_encoding(name: str, encoding: Encoding | type) -> None:
 
 
 def unregister_encoding(name: str) -> None:
-    """Forget a registered encoding; unknown names are left alone."""
+    """Remove a registered encoding. An unknown name is ignored."""
     _REGISTERED.pop(name, None)
 
 
 def registered(name: str) -> Any | None:
-    """What was registered under this bare name, None if nothing was."""
+    """The encoding that is registered under this name without parameter, None if there is none."""
     return _REGISTERED.get(name)
 
 
-def codec(encoding: str) -> Codec:
+def codec(encoding: str) -> ColumnCodec:
     """The codec of a registered `name` or `name:parameter`."""
     name, colon, parameter = encoding.partition(":")
     kind = _REGISTERED.get(name)
@@ -78,4 +78,4 @@ def codec(encoding: str) -> Codec:
     def decode(stored: Stored) -> Any:
         return made.decode(bytes(stored))
 
-    return Codec(size or None, encode, decode)
+    return ColumnCodec(size or None, encode, decode)

@@ -1,4 +1,4 @@
-"""What the samples of a shard look like."""
+"""The schema of a shard: its format and its columns."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from streaming.errors import FormatError
 from streaming.formats.fields import table
 
 SEPARATORS: Final = {"csv": ",", "tsv": "\t"}
-"""Formats whose separator is not written down."""
+"""The separators of formats that do not state theirs in the index."""
 
 MAX_FIXED_BYTES: Final = 2**32 - 1  # offsets in a shard are 32 bits wide
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Format and columns of a shard, in stored order. Many shards share one schema.
+    """The format of a shard, and its columns in stored order. Many shards share one schema.
 
-    `column_sizes` is the bytes of a fixed-size column or None. `newline` and `separator` are None where the format
-    has none; the separator that csv and tsv imply is filled in.
+    `column_sizes` holds the bytes of a fixed-size column, None for others. `newline` and `separator` are None if the
+    format has none; the separator that csv and tsv imply is filled in. Raises FormatError for a contradiction.
     """
 
     format: str
@@ -44,9 +44,9 @@ class Schema:
 
 
 def mds_schema(columns: Mapping[str, str]) -> Schema:
-    """The schema that a writer of these columns produces: sorted by name, in code point order.
+    """The schema of a writer of these columns, which sorts them by name, in code point order.
 
-    Raises the kinds of `fields.table.find` for an encoding that does not exist.
+    Raises the errors of `fields.table.find` for an encoding that does not exist.
     """
     names = tuple(sorted(columns))
     encodings = tuple(columns[name] for name in names)

@@ -17,9 +17,10 @@ VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardIndex:
-    """All shards of a dataset, in order. `samples` is int64 (shard,); the methods take a shard number.
+    """All shards of a dataset, in order. The methods take a shard number.
 
-    `raw_meta` and `zip_meta` are the offset files of formats that keep data and offsets apart; None if no shard does.
+    `samples` is int64 (shard,): the number of samples in each shard. `raw_meta` and `zip_meta` are the offset files of
+    formats that keep data and offsets apart, None if no shard has such a format.
     """
 
     samples: NDArray[np.int64]
@@ -44,7 +45,7 @@ class ShardIndex:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether any shard is."""
+        """Whether any shard is compressed."""
         return bool((self.zipped.n_bytes >= 0).any())
 
     @property
@@ -72,11 +73,11 @@ class ShardIndex:
         return self.schema_table[i]
 
     def compression(self, i: int) -> str | None:
-        """Algorithm with level, as the writer was told; None if shard i is not compressed."""
+        """Algorithm with level, as the writer's argument gave it; None if shard i is not compressed."""
         return self.compression_table[i]
 
     def raw_name(self, i: int) -> str:
-        """Basename of the uncompressed data file."""
+        """Basename of the uncompressed data file of shard i."""
         return self.raw.names[i]
 
     def zip_name(self, i: int) -> str | None:

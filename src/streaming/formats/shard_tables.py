@@ -1,4 +1,4 @@
-"""Compact columns for facts about very many shards: texts in one blob, repeated values by number."""
+"""Compact columns for very many shards: texts in one blob, and repeated values by number."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Many short texts in one UTF-8 blob. `ends` is int64 (text,) -> where in the blob it ends."""
+    """Many short texts in one UTF-8 blob. `ends` is int64 (text,) -> the offset in the blob at which the text ends."""
 
     blob: bytes
     ends: NDArray[np.int64]
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Self:
-        """These texts."""
+        """Make a column of these texts."""
         blob = "".join(texts).encode()
         ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), dtype=np.int64)
         if len(texts) and ends[-1] != len(blob):  # not ASCII
@@ -29,7 +29,7 @@ class Texts:
         return cls(blob, ends)
 
     def spread(self, there: NDArray[np.bool_]) -> Texts:
-        """These texts at the places that are set, empty ones at the others."""
+        """A column with these texts at the places set in `there`, bool (place,), and empty texts at the others."""
         return Texts(self.blob, np.append(np.int64(0), self.ends)[np.cumsum(there)])
 
     def __len__(self) -> int:
@@ -50,19 +50,19 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated(Generic[T]):
-    """Few distinct values for many places. `which` is int32 (place,) -> index into `values`."""
+    """A column of few distinct values at many places. `which` is int32 (place,) -> index into `values`."""
 
     values: tuple[T, ...]
     which: NDArray[np.int32]
 
     @classmethod
     def of(cls, values: Sequence[T]) -> Self:
-        """These values, one a place."""
+        """Make a column of these values, one for each place."""
         number = {value: i for i, value in enumerate(dict.fromkeys(values))}
         return cls(tuple(number), np.fromiter(map(number.__getitem__, values), np.int32, len(values)))
 
     def at(self, places: NDArray[np.intp]) -> Self:
-        """The values at these places."""
+        """The column of the values at these places."""
         return replace(self, which=self.which[places])
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Repeated(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Files:
-    """One kind of file of every shard. `n_bytes` is int64 (shard,); -1 and an empty name mean that there is none.
+    """One kind of file of every shard. `n_bytes` is int64 (shard,); -1 and an empty name stand for no file.
 
     `hash_names` holds names of algorithms, and `digests` their hex digests in the same order, both joined by commas.
     """

@@ -17,8 +17,9 @@ from streaming.errors import (
     StorageError,
     TransferDamagedError,
 )
+from streaming.placement import is_temporary, placed_file
 from streaming.storage.store import Content, ObjectFacts, Part
-from streaming.storage.uploads import is_temporary, temporary_beside
+from streaming.storage.uploads import open_upload
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -63,22 +64,15 @@ class FolderStore:
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store."""
         target = self._path(name)
-        temporary = temporary_beside(target)
-        with self._told(name):
+        with open_upload(path, target) as source, self._told(name):
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            try:
-                with open(path, "rb") as source, open(temporary, "xb") as copy:
-                    n_bytes = 0
-                    while chunk := source.read(_CHUNK_BYTES):
-                        copy.write(chunk)
-                        n_bytes += len(chunk)
-                        if moved is not None:
-                            moved(n_bytes)
-                os.rename(temporary, target)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
-                raise
+            with placed_file(target) as copy:
+                n_bytes = 0
+                while chunk := source.read(_CHUNK_BYTES):
+                    copy.write(chunk)
+                    n_bytes += len(chunk)
+                    if moved is not None:
+                        moved(n_bytes)
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
         """See Store. Hidden temporaries of writers are no objects; links to folders are not followed."""

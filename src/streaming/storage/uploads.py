@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import BinaryIO
 
 from streaming.errors import StorageError
+from streaming.placement import is_temporary, temporary_beside
+
+__all__ = ["CountedFile", "is_temporary", "open_upload", "temporary_beside"]
 
 
 def open_upload(path: str, shown: str) -> BinaryIO:
@@ -15,18 +17,6 @@ def open_upload(path: str, shown: str) -> BinaryIO:
         return open(path, "rb")
     except OSError as error:
         raise StorageError(f"{path} cannot be read for the upload to {shown}: {error}") from error
-
-
-def temporary_beside(target: str) -> str:
-    """A hidden name in the same folder, for a store that shows files before they are whole."""
-    folder, slash, last = target.rpartition("/")
-    return f"{folder}{slash}.{last[:100]}.{os.urandom(8).hex()}.tmp"
-
-
-def is_temporary(path: str) -> bool:
-    """Whether a file is somebody's half-written upload, and so no object."""
-    last = path.rpartition("/")[2]
-    return last.startswith(".") and last.endswith(".tmp")
 
 
 class CountedFile:

@@ -1,1 +1,1 @@
-"""Writing datasets: samples to shards, shards to their place, and the index at last."""
+"""Writing datasets: samples to shards, shards to their place, and the index last."""

@@ -1,4 +1,4 @@
-"""Where one shard ends and the next begins. Pure: records in, bytes of whole shards out."""
+"""Cuts a sequence of records into shards. Pure: records in, bytes of whole shards out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streaming.formats import mds
 
 @dataclass(frozen=True, slots=True)
 class FinishedShard:
-    """A shard that nothing will be added to. `basename` is that of the uncompressed file."""
+    """A complete shard. `basename` is that of the uncompressed file."""
 
     basename: str
     n_samples: int
@@ -37,9 +37,9 @@ class ShardBuilder:
         return mds.header_bytes(0) + len(self._config)
 
     def add(self, record: bytes) -> FinishedShard | None:
-        """Take in a record; returns the shard before it if that one is now finished.
+        """Add a record. Returns the shard before it if this record begins a new one.
 
-        Raises ValueRangeError, and takes nothing in, if the shard would pass the 4 GiB that its offsets can say.
+        Raises ValueRangeError, and adds nothing, if the shard would pass 4 GiB, the limit of its 32-bit offsets.
         """
         room = 4 + len(record)  # an offset and the record
         cut = bool(self._records) and self._size_limit is not None and self._n_bytes + room > self._size_limit
@@ -55,7 +55,7 @@ class ShardBuilder:
         return before
 
     def finish(self) -> FinishedShard | None:
-        """The shard of what was added since the last one; None if that is nothing."""
+        """The shard of the records that were added since the last one; None if there are none."""
         if not self._records:
             return None
         head = mds.shard_head(self._config, [len(record) for record in self._records])

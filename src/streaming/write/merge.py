@@ -1,6 +1,6 @@
-"""`merge_index`: datasets that several processes wrote below one root become one dataset.
+"""`merge_index`: makes one dataset of those that several processes wrote below one root.
 
-What comes of which parts is decided in `parts`; `root` reads and writes.
+`dataset_parts` decides what the merged index says; `dataset_root` reads and writes.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any, TypeAlias, TypeVar, overload
 from streaming.errors import IndexMissingError, ObjectMissingError, OptionError
 from streaming.formats.names import INDEX_NAME
 from streaming.storage.url import Bucket, join_remote, parse_remote
-from streaming.write.parts import (
-    Part,
+from streaming.write.dataset_parts import (
+    DatasetPart,
     check_files,
     check_nothing_is_hidden,
-    in_no_index,
     merged_index,
     natural_order,
     read_part,
+    unlisted_shards,
     without_summaries,
 )
-from streaming.write.root import Root, is_folder, shown
-from streaming.write.target import Out
+from streaming.write.dataset_root import DatasetRoot, is_folder, shown
+from streaming.write.output_location import Out
 from streaming.write.uploader import scheme_of
 
 Path: TypeAlias = str | os.PathLike[str]
 IndexFile: TypeAlias = Path | tuple[Path | None, Path | None]
-SomeIndexFile = TypeVar("SomeIndexFile", bound=IndexFile)  # a list of paths is no list of paths and pairs
+SomeIndexFile = TypeVar("SomeIndexFile", bound=IndexFile)  # lists are invariant: list[str] is no list[IndexFile]
 
 
 @overload
@@ -58,21 +58,21 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     """Write one index for the datasets that lie below `out`, each with an `index.json` of its own; no shard is moved.
 
     `merge_index(out)` merges every `index.json` below `out`, at any depth (links to folders are not followed), in
-    natural order: part2 before part10. One that only repeats what indexes below it list was merged before and is passed
-    over; the root's own is replaced. So merging again gives the same bytes, and finds what has come since. Shards that
-    no index lists (of a writer that failed) are left out, and a warning says so.
+    natural order: part2 before part10. An index that only repeats what indexes below it list was merged before, and is
+    skipped; the root's own is replaced. So merging again gives the same bytes, or takes in what has come since. Shards
+    that no index lists (their writer failed) are left out with a warning.
 
-    `merge_index([index, …], out)` merges these, in this order. Each is a path or a URL, or a pair (path, URL) of which
-    the path is read if it is there. They lie below `out`; of one that does not, the last folder is taken to lie there.
+    `merge_index([index, …], out)` merges these indexes, in this order. Each is a path, a URL, or a pair (path, URL); of
+    a pair the path is read if it exists. An index that does not lie below `out` is merged as if its last folder did.
 
     `out` is a folder, a URL or a pair (folder, URL or folder). Of a pair the second is where the shards are: the index
-    is uploaded there, and with `keep_local` placed in the first too. Nothing is ever deleted. `download_timeout` is
-    how many seconds a store may take for an index; `storage_options` say how it is asked. The merged index is written
-    at the end, whole, after every file that it lists was found where it belongs.
+    is uploaded there, and with `keep_local` placed in the first too. Nothing is ever deleted. `download_timeout` is the
+    time in seconds that a store may take for an index; `storage_options` configure its client (see docs/stores.md). The
+    merged index is written last, whole, after every file that it lists was found in its place.
 
     Raises PartMissingError, IndexFormatError, ObjectMissingError or ShardDamagedError (a shard is missing or cut),
     OptionError (parts overlap; an index in the root whose own shards would be hidden), IndexMissingError (nothing to
-    merge), StoreCannotError (a store that cannot list), WriteError, and what a store answers.
+    merge), StoreCannotError (a store that cannot list), WriteError, and the errors of a store.
 
     >>> import os, tempfile
     >>> from streaming import LocalDataset, MDSWriter
@@ -106,7 +106,7 @@ def _merge_listed(
     files = list(dict.fromkeys(_named(number, item) for number, item in enumerate(index_file_urls)))
     if not files:
         raise OptionError("the list of indexes to merge is empty; leave merge_index out where nothing was written")
-    with Root(
+    with DatasetRoot(
         out,
         keep_local=keep_local,
         timeout_s=download_timeout,
@@ -129,7 +129,7 @@ def _merge_below(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    with Root(out, keep_local=keep_local, timeout_s=download_timeout, storage_options=storage_options) as root:
+    with DatasetRoot(out, keep_local=keep_local, timeout_s=download_timeout, storage_options=storage_options) as root:
         names = sorted(filter(_is_below, root.names), key=natural_order)
         if left := set(filter(_is_below, root.names_in_copy)).difference(names):
             raise ObjectMissingError(
@@ -149,14 +149,14 @@ def _merge_below(
         _merge(without_summaries(parts), root, found=root.names)
 
 
-def _merge(parts: Sequence[Part], root: Root, *, found: Sequence[str] = ()) -> None:
-    """Give the root the index of these parts, if it is right. Of shards `found` there it should list all."""
+def _merge(parts: Sequence[DatasetPart], root: DatasetRoot, *, found: Sequence[str] = ()) -> None:
+    """Check the merged index of these parts and place it; warn of shards among the files `found` that no part lists."""
     home = shown(root.home)
     index = merged_index(parts, shown=f"the merged index of {home}")
     check_files(parts, root.size_of(), where=home, raw_will_do=is_folder(root.home))
     for file, standing in root.standing():
         check_nothing_is_hidden(standing, parts, shown=file)
-    if unlisted := in_no_index(found, parts):
+    if unlisted := unlisted_shards(found, parts):
         warnings.warn(
             f"{len(unlisted)} files below {home} look like shards but are listed by no {INDEX_NAME}, so they are left "
             f"out: {unlisted[0]} is the first; has its writer finished?",
@@ -173,32 +173,32 @@ def _is_below(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _IndexFile:
-    """Where an index is: in a folder, at another place, or both; as `parse_remote` writes it."""
+class _NamedIndex:
+    """The place of an index that the user names: in a folder, in a store, or in both. As `parse_remote` writes them."""
 
     local: str | None
     remote: str | None
 
     @property
     def places(self) -> list[str]:
-        """Where it is."""
+        """The places, local before remote."""
         return [place for place in (self.local, self.remote) if place is not None]
 
     def source(self) -> str:
-        """Which of the places to read."""
+        """The place to read."""
         is_here = self.local is not None and os.path.exists(self.local)
         return self.places[0 if is_here else -1]
 
 
-def _named(number: int, item: object) -> _IndexFile:
-    """What item `number` of the list means. Raises OptionError."""
+def _named(number: int, item: object) -> _NamedIndex:
+    """Parse item `number` of the list. Raises OptionError."""
     if not isinstance(item, tuple | list):
         place = _place(item)
-        file = _IndexFile(place, None) if place is None or is_folder(place) else _IndexFile(None, place)
+        file = _NamedIndex(place, None) if place is None or is_folder(place) else _NamedIndex(None, place)
     elif len(item) == 2:
-        file = _IndexFile(_place(item[0]), _place(item[1]))
+        file = _NamedIndex(_place(item[0]), _place(item[1]))
     else:
-        file = _IndexFile(None, None)
+        file = _NamedIndex(None, None)
     if not file.places or (file.local is not None and not is_folder(file.local)):
         raise OptionError(f"an index to merge is a path, a URL or a pair (path, URL); item {number} of the list is not")
     return file
@@ -215,13 +215,13 @@ def _place(item: object) -> str | None:
     return str(location)
 
 
-def _folder_of(file: _IndexFile, root: Root) -> str:
-    """Where the shards of a named index lie below the root."""
+def _folder_of(file: _NamedIndex, root: DatasetRoot) -> str:
+    """The folder, relative to the root, of the shards of a named index. Raises OptionError."""
     folders = {folder for place in file.places if (folder := root.folder_of(place)) is not None}
     if len(folders) > 1:
         raise OptionError(
             f"{' and '.join(map(shown, file.places))} are given as one index, but lie in different folders of "
             f"{shown(root.home)}: {' and '.join(sorted(folders))}"
         )
-    # The predecessor takes the last folder's name always. Whether the shards lie there is checked anyway.
+    # The predecessor always takes the last folder's name. That the shards lie there is checked anyway.
     return folders.pop() if folders else os.path.basename(os.path.dirname(file.source()))

@@ -1,4 +1,4 @@
-"""From finished shards to their place: hash, compress, write, upload, a few shards at a time."""
+"""Brings finished shards to their place: hashes, compresses, writes and uploads a few shards at a time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from streaming.errors import WriteError
 from streaming.formats import compression
 from streaming.formats.hashing import digest
 from streaming.formats.index import INDEX_NAME, dump_index, file_entry
+from streaming.placement import write_file
 from streaming.write.builder import FinishedShard
-from streaming.write.files import write_file
 from streaming.write.uploader import Uploader
 
-# Each shard on its way takes its raw and its compressed bytes of memory.
+# Each shard in the pipeline holds its raw and its compressed bytes in memory.
 _MOST_WORKERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """What is done with every shard. `config` is what all shard objects of the index have in common."""
+    """What to do with every shard. `config` holds the keys that all shard objects of the index have in common."""
 
     folder: str
     config: dict[str, Any]
@@ -34,9 +34,9 @@ class ShardPlan:
 
 
 class ShardPipeline:
-    """Owns a small pool of threads. As many shards as it has threads are on their way, then `submit` waits.
+    """Owns a small pool of threads. It holds at most one shard for each thread; then `submit` waits.
 
-    The first error stops it: later shards are not touched, and `finish` raises it instead of writing an index.
+    The first error stops it: later shards are not touched, and `finish` raises the error and writes no index.
     """
 
     def __init__(self, plan: ShardPlan, uploader: Uploader | None, *, max_workers: int | None) -> None:
@@ -56,7 +56,7 @@ class ShardPipeline:
             ) from self._error
 
     def submit(self, shard: FinishedShard) -> None:
-        """Send a shard on its way; waits while too many are. Raises WriteError if one has failed."""
+        """Hand over a shard; waits while the pipeline is full. Raises WriteError if a shard has failed."""
         self._room.acquire()
         try:
             self.raise_error()
@@ -67,7 +67,7 @@ class ShardPipeline:
         self._entries.append(future)
 
     def finish(self) -> None:
-        """Wait for all shards, then write and upload the index. Raises WriteError; the pool is closed in any case."""
+        """Wait for all shards, then write and upload the index. Closes the pool in any case. Raises WriteError."""
         self._pool.shutdown(wait=True)
         self.raise_error()
         path = os.path.join(self._plan.folder, INDEX_NAME)
@@ -80,7 +80,7 @@ class ShardPipeline:
             self.raise_error()
 
     def abort(self) -> None:
-        """Wait for the shards that are being worked on, drop the others, write no index."""
+        """Wait for the shards that have been started, drop the others, and write no index."""
         self._error = self._error or WriteError("the writer was left by an exception")
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -96,7 +96,7 @@ class ShardPipeline:
             self._room.release()
 
     def _placed(self, shard: FinishedShard) -> dict[str, Any]:
-        """The index's object for a shard, once its file is where it belongs."""
+        """Bring the file of a shard to its place. Returns the object that stands for the shard in the index."""
         plan = self._plan
         name, data = shard.basename, shard.data
         entry = {

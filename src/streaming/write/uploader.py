@@ -1,4 +1,4 @@
-"""Where finished files of a writer go."""
+"""Uploads of finished files to a writer's remote: a folder, or a place in an object store."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from streaming.errors import OptionError
+from streaming.errors import OptionError, StorageError
 from streaming.fetch.client import FetchClient
+from streaming.storage.local import FolderStore
 from streaming.storage.options import checked_options
 from streaming.storage.url import Location, parse_remote
-from streaming.write.files import copy_file
 
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*):/")
 
@@ -27,38 +27,36 @@ class Uploader(Protocol):
         """Upload the local file `path` under the relative `name`; it must appear whole or not at all. Raises."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 class FolderUploader:
-    """A remote that is a folder; it is made if it is missing."""
+    """A remote that is a folder. It is made if it is missing."""
 
     def __init__(self, folder: str, *, retry: int) -> None:
-        self._folder = folder
+        self._store = FolderStore(folder)
         self._attempts = retry
 
     def check(self) -> None:
-        """Make the folder. Raises OSError."""
-        os.makedirs(self._folder, exist_ok=True)
-        if not os.access(self._folder, os.W_OK | os.X_OK):
-            raise PermissionError(f"the folder {self._folder} cannot be written; check its owner and mode")
+        """Make the folder. Raises the kinds of `StorageError`."""
+        self._store.check_writable()
 
     def put(self, path: str, name: str) -> None:
-        """Copy the file. Raises OSError when all attempts failed."""
+        """Copy the file, in `retry` attempts at most. Raises the kinds of `StorageError`."""
         for attempt in range(1, self._attempts + 1):
             try:
-                copy_file(path, os.path.join(self._folder, name))
+                self._store.put(name, path)
                 return
-            except OSError:
+            except StorageError:
                 if attempt == self._attempts:
                     raise
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a folder needs no connection."""
 
 
 class FetcherUploader:
-    """A remote in an object store, through the fetcher: this process may fork, so no store's client may be in it.
+    """A remote in an object store. The fetcher uploads: this process may fork, so it must hold no store's client.
 
     The fetcher is one of its own, outside the folder that is written, which holds nothing but the dataset.
     """
@@ -78,12 +76,12 @@ class FetcherUploader:
         self._client.put(self._remote, path, name, attempts=self._attempts, options=self._options)
 
     def close(self) -> None:
-        """Drop the connections; the fetcher ends by itself."""
+        """Close the connections. The fetcher ends by itself."""
         self._client.close()
 
 
 def scheme_of(place: str) -> str | None:
-    """The scheme of a URL, None for a plain path.
+    """The scheme of a URL in lower case, None for a plain path.
 
     >>> scheme_of("s3://bucket/folder"), scheme_of("dbfs:/Volumes/x"), scheme_of("/data/x")
     ('s3', 'dbfs', None)
@@ -99,7 +97,7 @@ def open_uploader(remote: str, *, retry: int, storage_options: Mapping[str, Any]
         checked_options(parse_remote(os.path.expanduser(remote)), storage_options)
         return FolderUploader(os.path.expanduser(remote), retry=retry)
     try:
-        location = parse_remote(remote)  # a store of a later version says so
+        location = parse_remote(remote)  # its error names a scheme that only a later version can write to
     except OptionError as error:
         raise OptionError(f"Invalid Cloud provider prefix: {scheme}:// cannot be written to; {error}") from error
     return FetcherUploader(location, retry=retry, options=json.dumps(checked_options(location, storage_options)))

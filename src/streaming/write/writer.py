@@ -1,4 +1,4 @@
-"""What all writers have in common: their arguments, and the life from the first sample to the index."""
+"""The common part of all writers: their arguments, and their life from the first sample to the index."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from streaming.formats import hashing
 from streaming.formats.names import INDEX_NAME
 from streaming.units import parse_bytes
 from streaming.write.builder import ShardBuilder
+from streaming.write.output_location import Out, make_folder, parse_out
 from streaming.write.pipeline import ShardPipeline, ShardPlan
-from streaming.write.target import Out, make_folder, parse_out
-from streaming.write.temporary import TemporaryFolder
+from streaming.write.temporary_folder import TemporaryFolder
 from streaming.write.uploader import Uploader, open_uploader
 
 DEFAULT_SIZE_LIMIT: Final = 1 << 26
@@ -26,7 +26,7 @@ MAX_SIZE_LIMIT: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """The arguments that every kind of writer takes, checked and filled in."""
+    """The arguments that every kind of writer takes, checked and with defaults filled in."""
 
     compression: str | None
     hashes: tuple[str, ...]
@@ -47,7 +47,7 @@ def checked_options(
     size_limit: int | float | str | None,
     extra: Mapping[str, Any],
 ) -> WriterOptions:
-    """Check what a writer was given; `extra` are its further keyword arguments. Raises OptionError."""
+    """Check the arguments of a writer; `extra` holds its further keyword arguments. Raises OptionError."""
     known = {"progress_bar": False, "max_workers": None, "retry": 2, "exist_ok": False, "storage_options": None}
     unknown = sorted(set(extra) - set(known))
     if unknown:
@@ -73,7 +73,7 @@ def checked_options(
 
 
 def _checked_limit(size_limit: int | float | str | None) -> int | None:
-    """Bytes; None, 0 and '' mean no limit."""
+    """The limit in bytes, None for no limit, which 0 and '' mean too. Raises OptionError."""
     if not size_limit:
         return None
     n_bytes = parse_bytes(size_limit)
@@ -85,10 +85,10 @@ def _checked_limit(size_limit: int | float | str | None) -> int | None:
 
 
 class Writer:
-    """Samples in, a dataset out: the base of all writers.
+    """The base of all writers: samples in, a dataset out.
 
-    Shards appear under their names when they are complete, and `index.json` last: readers see the whole dataset or
-    none. Use it as a context manager: leaving by an exception writes no index.
+    A shard appears under its name when it is complete, and `index.json` last, so readers see the whole dataset or none.
+    Use it as a context manager: leaving the block by an exception writes no index.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class Writer:
         self._ended: str | None = None
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Add a sample. A sample that cannot be encoded raises and leaves the writer as it was.
+        """Add a sample. A sample that cannot be encoded raises an error and leaves the writer as it was.
 
-        Raises WriteError if the writer has ended or a shard before could not be written or uploaded.
+        Raises WriteError if the writer has ended, or an earlier shard could not be written or uploaded.
         """
         if self._ended is not None:
             raise WriteError(f"this writer {self._ended}; samples can no longer be added")
@@ -142,7 +142,7 @@ class Writer:
             self._pipeline.submit(finished)
 
     def finish(self) -> None:
-        """Write what is left and the index. Raises WriteError, and writes no index, if anything failed.
+        """Write the last shard and the index. Raises WriteError, and writes no index, if anything failed.
 
         Doing it twice is harmless.
         """
@@ -173,7 +173,7 @@ class Writer:
             self._close()
 
     def _close(self) -> None:
-        """Stop the threads and remove local files that were only on their way."""
+        """Stop the threads and remove local files that were not meant to stay."""
         if self._ended != "is finished":
             self._pipeline.abort()
         if self._uploader is not None:

@@ -1,4 +1,4 @@
-"""The writers, one for each format."""
+"""The writers, one for each shard format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from streaming.errors import OptionError
 from streaming.formats.mds import mds_config, mds_encoder
 from streaming.formats.schema import mds_schema
-from streaming.write.target import Out
+from streaming.write.output_location import Out
 from streaming.write.writer import DEFAULT_SIZE_LIMIT, Writer, checked_options
 
 
@@ -20,9 +20,9 @@ class MDSWriter(Writer):
     `hashes` a sorted list such as `["sha1", "xxh64"]`. `size_limit` bounds the uncompressed size of a shard, in bytes
     or as `"64mb"`; None, 0 and `""` mean one shard.
 
-    Further keywords: `progress_bar` writes a line per shard to stderr; `max_workers` shards are worked on at once;
-    `retry` attempts are made per upload (2); `exist_ok` deletes what is in the local folder first, which must be empty
-    otherwise; `storage_options` say how the remote is asked (see docs/stores.md).
+    Further keywords: `progress_bar` writes a line per shard to stderr. `max_workers` is the number of shards in work at
+    once. `retry` is the number of attempts per upload (2). The local folder must be empty unless `exist_ok`, which
+    deletes its contents first. `storage_options` configure the client of the remote (see docs/stores.md).
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()

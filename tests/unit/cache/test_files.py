@@ -1,4 +1,4 @@
-"""How files of the cache appear, and how rubbish goes."""
+"""How files of the cache appear, and how the temporaries of dead writers are swept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def temporaries() -> Temporaries:
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, temporaries: Temporaries) -> None:
-    """Only placing shows it; a block that ends otherwise leaves nothing."""
+    """Only placing shows it; a block that ends without placing leaves nothing."""
     with temporaries.begin(str(tmp_path), "a", n_bytes=3) as temporary:
         temporary.write(b"ab")
         temporary.write(memoryview(b"c"))
@@ -39,14 +39,14 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path, temporaries: Tempora
 
 
 def test_room_that_was_not_needed_is_no_part_of_the_file(tmp_path: Path, temporaries: Temporaries) -> None:
-    """The size is what was written."""
+    """Its size is the number of bytes written."""
     with temporaries.begin(str(tmp_path), "a", n_bytes=1000) as temporary:
         temporary.write(b"abc")
         temporary.place()
     assert (tmp_path / "a").read_bytes() == b"abc"
 
 
-def test_who_loses_the_race_has_lost_nothing(tmp_path: Path, temporaries: Temporaries) -> None:
+def test_losing_a_race_loses_nothing(tmp_path: Path, temporaries: Temporaries) -> None:
     """Two writers of one file: both succeed, one file remains."""
     with (
         temporaries.begin(str(tmp_path), "a", n_bytes=1) as one,
@@ -59,7 +59,7 @@ def test_who_loses_the_race_has_lost_nothing(tmp_path: Path, temporaries: Tempor
 
 
 def test_new_folders_are_like_the_cache(tmp_path: Path, temporaries: Temporaries) -> None:
-    """Mode and group of the root, so that other users of it can write too."""
+    """They take the mode and group of the root, so that its other users can write too."""
     tmp_path.chmod(0o2775)
     with temporaries.begin(str(tmp_path), "deep/down/a", n_bytes=0) as temporary:
         temporary.place()
@@ -69,7 +69,7 @@ def test_new_folders_are_like_the_cache(tmp_path: Path, temporaries: Temporaries
 
 
 def test_a_link_out_of_the_cache_is_refused(tmp_path: Path, temporaries: Temporaries) -> None:
-    """Nothing is written outside, whatever lies there."""
+    """Nothing is written outside the cache folder."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "sub").symlink_to(tmp_path / "outside")
@@ -81,7 +81,7 @@ def test_a_link_out_of_the_cache_is_refused(tmp_path: Path, temporaries: Tempora
 
 
 def test_a_sweep_takes_what_nobody_writes_and_nothing_else(tmp_path: Path, temporaries: Temporaries) -> None:
-    """The lock of a dead writer is gone with it; files of others are left, whatever they are called."""
+    """A dead writer's lock has gone with it; other files are left, however close their names."""
     (tmp_path / "sub").mkdir()
     dead = tmp_path / "sub" / ".shard.0123456789abcdef.tmp"
     dead.write_bytes(b"half")
@@ -97,8 +97,8 @@ def test_a_sweep_takes_what_nobody_writes_and_nothing_else(tmp_path: Path, tempo
     assert (tmp_path / "a").read_bytes() == b"abc"
 
 
-def test_what_another_process_writes_is_left(tmp_path: Path) -> None:
-    """Until it is dead."""
+def test_a_temporary_of_another_process_is_left_until_it_is_dead(tmp_path: Path) -> None:
+    """Its lock says that it lives; the kernel frees the lock when it dies."""
     path = tmp_path / ".shard.0123456789abcdef.tmp"
     code = (
         f"import fcntl, sys; f = open({str(path)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('locked', flush=True); "
@@ -114,8 +114,8 @@ def test_what_another_process_writes_is_left(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_the_end_deletes_all_and_lets_nothing_begin(tmp_path: Path, temporaries: Temporaries) -> None:
-    """A writer that goes on does so without a name."""
+def test_closing_deletes_all_and_lets_nothing_begin(tmp_path: Path, temporaries: Temporaries) -> None:
+    """A writer that goes on writes a file without a name, and cannot place it."""
     with temporaries.begin(str(tmp_path), "a", n_bytes=3) as temporary:
         temporaries.close()
         assert os.listdir(tmp_path) == []
@@ -128,7 +128,7 @@ def test_the_end_deletes_all_and_lets_nothing_begin(tmp_path: Path, temporaries:
 
 
 def test_no_room_is_its_own_kind_of_error(tmp_path: Path, temporaries: Temporaries) -> None:
-    """More than any disk: met before a byte is moved, and nothing is left."""
+    """A file larger than any disk is refused before a byte is moved, and nothing is left."""
     n_bytes = 1 << 60
     with pytest.raises((NoRoomError, StorageError), match="a"), temporaries.begin(str(tmp_path), "a", n_bytes=n_bytes):
         pass
@@ -136,8 +136,8 @@ def test_no_room_is_its_own_kind_of_error(tmp_path: Path, temporaries: Temporari
 
 
 @pytest.mark.parametrize(("n_bytes", "expected"), [(3, True), (-1, True), (4, False), (0, False)])
-def test_a_file_is_there_with_the_size_of_the_index(tmp_path: Path, n_bytes: int, expected: bool) -> None:
-    """Any size where none is stated; never a folder."""
+def test_a_file_is_present_with_the_size_of_the_index(tmp_path: Path, n_bytes: int, expected: bool) -> None:
+    """With any size if none is stated; a folder never is."""
     (tmp_path / "a").write_bytes(b"abc")
     (tmp_path / "folder").mkdir()
     assert is_present(str(tmp_path / "a"), n_bytes) is expected
@@ -146,7 +146,7 @@ def test_a_file_is_there_with_the_size_of_the_index(tmp_path: Path, n_bytes: int
 
 
 def test_a_temporary_is_locked_while_it_is_written(tmp_path: Path, temporaries: Temporaries) -> None:
-    """That is what tells it from rubbish."""
+    """The lock tells it from rubbish."""
     with temporaries.begin(str(tmp_path), "a", n_bytes=3):
         (name,) = os.listdir(tmp_path)
         with open(tmp_path / name, "rb") as file, pytest.raises(BlockingIOError):

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from streaming.cache.files import Temporaries
-from streaming.cache.shelf import Lying
+from streaming.cache.ledger import CachedFile
 from streaming.fetch.decide.space import SpaceBudget, SpacePlan
 from streaming.fetch.decide.transfers import FetchLimits, Transfer, TransferLedger
 from streaming.fetch.transfer.cache_scan import CacheScan
@@ -150,10 +150,10 @@ def test_a_full_disk_spares_what_running_jobs_may_need() -> None:
     world = World()
     world.come("free", -1, "/used")
     found = {
-        "/used/a": Lying(10, 0.0, may_go=True),
-        "/old/b": Lying(10, 5.0, may_go=True),
-        "/old/c": Lying(10, 1.0, may_go=True),
-        "/old/user": Lying(10, 0.0, may_go=False),
+        "/used/a": CachedFile(10, 0.0, is_evictable=True),
+        "/old/b": CachedFile(10, 5.0, is_evictable=True),
+        "/old/c": CachedFile(10, 1.0, is_evictable=True),
+        "/old/user": CachedFile(10, 0.0, is_evictable=False),
     }
     assert world.room.free(world.task("new", 10, "/used"), found, 9.0) == ["/old/c"]
     assert world.room.free(world.task("new", 99, "/used"), found, 9.0) == ["/old/c", "/old/b"]

@@ -1,4 +1,4 @@
-"""Edges of single encodings that the laws do not reach."""
+"""Edge cases of single encodings that the laws do not reach."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from streaming.formats.schema import Schema, mds_schema
 
 
 def through(encoding: str, value: Any) -> Any:
-    """The value after writing and reading."""
+    """The value after encoding and decoding."""
     codec = table.find(encoding)
     return codec.decode(codec.encode(value))
 
@@ -59,8 +59,8 @@ def through(encoding: str, value: Any) -> Any:
         ("float32", float("-inf"), float("-inf")),
     ],
 )
-def test_harmless_conversions_are_taken(encoding: str, value: Any, kept: Any) -> None:
-    """Another kind of number for the same value."""
+def test_harmless_conversions_are_accepted(encoding: str, value: Any, kept: Any) -> None:
+    """The same number, given in another type."""
     assert through(encoding, value) == kept
 
 
@@ -80,8 +80,8 @@ def test_harmless_conversions_are_taken(encoding: str, value: Any, kept: Any) ->
         ("float16", np.float64(1e300), ValueRangeError),
     ],
 )
-def test_what_would_change_is_refused(encoding: str, value: Any, kind: type[Exception]) -> None:
-    """A number that the column cannot hold, or no number."""
+def test_a_value_that_would_change_is_refused(encoding: str, value: Any, kind: type[Exception]) -> None:
+    """A number that the column cannot hold, or a value that is no number."""
     with pytest.raises(kind):
         table.find(encoding).encode(value)
 
@@ -90,7 +90,7 @@ def test_what_would_change_is_refused(encoding: str, value: Any, kind: type[Exce
 
 
 def test_arrays_of_any_layout_are_stored_in_c_order() -> None:
-    """Fortran order, strides and byte order do not show in what is read."""
+    """Fortran order, strides and byte order do not show in the array that is read."""
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
     for array in (base.T, np.asfortranarray(base), base[::2, ::-1], base.astype(">i4")):
         for encoding in ("ndarray", "ndarray:int32", f"ndarray:int32:{array.shape[0]},{array.shape[1]}"):
@@ -99,8 +99,8 @@ def test_arrays_of_any_layout_are_stored_in_c_order() -> None:
             assert found.dtype == np.int32
 
 
-def test_arrays_are_own_and_writable_unless_asked_otherwise() -> None:
-    """A change of one result shows nowhere else; views look into the record and cannot be written."""
+def test_arrays_are_writable_copies_or_else_read_only_views() -> None:
+    """Changing one array changes no other; with `writable=False` arrays are views of the record."""
     columns = {"x": "ndarray:int32:2", "y": "ndarray", "z": "ndarray:uint8"}
     sample: dict[str, Any] = {"x": np.array([1, 2], np.int32), "y": np.ones((2, 2)), "z": np.arange(5, dtype=np.uint8)}
     record = mds_encoder(columns)(sample)
@@ -129,13 +129,13 @@ def test_arrays_are_own_and_writable_unless_asked_otherwise() -> None:
     ],
 )
 def test_hostile_array_heads_are_refused(stored: bytes) -> None:
-    """Nothing is allocated from what a head claims."""
+    """Nothing is allocated by the sizes that a head states."""
     with pytest.raises(ValueDecodeError):
         table.find("ndarray").decode(stored)
 
 
-def test_masks_and_too_many_axes_are_refused() -> None:
-    """What could not be read back is not written."""
+def test_a_masked_array_is_refused_and_many_axes_are_kept() -> None:
+    """An array that could not be read back is not written; one of 32 axes is."""
     with pytest.raises(ValueEncodeError, match="mask"):
         table.find("ndarray").encode(np.ma.masked_array([1, 2], [True, False]))
     assert through("ndarray", np.ones((1,) * 32)).ndim == 32
@@ -169,7 +169,7 @@ def test_json_keys_that_become_equal_are_refused() -> None:
 
 
 def jpeg(size: tuple[int, int] = (40, 30), seed: int = 1, quality: int = 60) -> bytes:
-    """A JPEG file of noise, which would change if it were encoded again."""
+    """A JPEG file of noise, whose bytes would change if it were encoded again."""
     into = io.BytesIO()
     noise = np.random.default_rng(seed).integers(0, 255, (*size[::-1], 3), np.uint8)
     Image.fromarray(noise).save(into, "JPEG", quality=quality)
@@ -177,7 +177,7 @@ def jpeg(size: tuple[int, int] = (40, 30), seed: int = 1, quality: int = 60) -> 
 
 
 def test_opened_jpegs_are_stored_untouched(tmp_path: Any) -> None:
-    """From a path or from memory, looked at or not, the stored bytes are the file's (a promise: no silent loss)."""
+    """From a path or from memory, loaded or not, the stored bytes are the file's (a promise: no silent loss)."""
     file = jpeg()
     path = os.path.join(tmp_path, "x.jpg")
     with open(path, "wb") as out:
@@ -192,8 +192,8 @@ def test_opened_jpegs_are_stored_untouched(tmp_path: Any) -> None:
     assert table.find("list[jpeg]").encode([Image.open(io.BytesIO(file))])[12:] == file
 
 
-def test_an_edited_jpeg_is_not_stored_as_it_was(tmp_path: Any) -> None:
-    """Pixels drawn in place, a draft, or another file under the name: the image is stored, not the old bytes."""
+def test_an_edited_jpeg_is_encoded_again(tmp_path: Any) -> None:
+    """Pixels drawn in place, a draft, or another file under its name: the image is stored, not the file."""
     file = jpeg()
     path = os.path.join(tmp_path, "x.jpg")
     with open(path, "wb") as out:
@@ -217,7 +217,7 @@ def test_an_edited_jpeg_is_not_stored_as_it_was(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("size", [(2**31, 2**31), (2**32 - 1, 1), (0, 5), (3, 3)])
 def test_raw_images_must_have_the_pixels_they_claim(size: tuple[int, int]) -> None:
-    """A size that the bytes do not fill is refused before anything is allocated."""
+    """A size that the bytes do not match is refused before anything is allocated."""
     with pytest.raises(ValueDecodeError):
         table.find("pil").decode(struct.pack("<III", *size, 3) + b"RGB" + bytes(12))
 
@@ -234,7 +234,7 @@ def test_an_image_of_too_many_pixels_is_refused() -> None:
 
 
 def test_postscript_is_refused() -> None:
-    """Pillow would hand it to another program."""
+    """Pillow would pass it to another program."""
     for stored in (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"\xc5\xd0\xd3\xc6" + bytes(40)):
         for encoding in ("jpeg", "png"):
             with pytest.raises(ValueDecodeError, match="PostScript"):
@@ -245,7 +245,7 @@ def test_postscript_is_refused() -> None:
 
 
 def test_errors_name_the_column() -> None:
-    """Of a sample with many columns, the message says which one."""
+    """In a sample of many columns, the message says which one is wrong."""
     encode = mds_encoder({"a": "int", "b": "uint8"})
     with pytest.raises(ValueRangeError, match="column 'b'"):
         encode({"a": 1, "b": 256})
@@ -268,7 +268,7 @@ def test_unknown_names_are_refused_when_the_decoder_is_made() -> None:
 
 
 def test_errors_survive_a_pickle() -> None:
-    """Worker processes hand their errors over."""
+    """Worker processes send their errors by pickle."""
     bad = [("str", b"\xff"), ("json", b"{"), ("png", b""), ("str_int", b"x"), ("ndarray", b""), ("pkl", b"x")]
     for encoding, stored in bad:
         with pytest.raises(ValueDecodeError) as caught:
@@ -294,7 +294,7 @@ def test_a_shard_of_more_than_4_gib_is_refused() -> None:
 
 
 class Upper:
-    """Text in capitals, as long as its parameter says."""
+    """Text in capitals, of the size that its parameter fixes."""
 
     size: int | None = None
 
@@ -307,7 +307,7 @@ class Upper:
         return cls(int(text))
 
     def encode(self, obj: Any) -> bytes:
-        """Bytes of the text in capitals."""
+        """The bytes of the text in capitals."""
         return str(obj).upper().encode()
 
     def decode(self, data: bytes) -> Any:
@@ -336,8 +336,8 @@ def test_registered_encodings_work_like_built_in_ones() -> None:
         mds_encoder(columns)({"a": "hello", "b": "abcd"})
 
 
-def test_what_is_no_encoding_cannot_be_registered() -> None:
-    """Checked when it is registered, not when the first sample is read."""
+def test_an_invalid_encoding_cannot_be_registered() -> None:
+    """It is refused when it is registered, not when the first sample is read."""
     for name, encoding in (("", Upper), ("a:b", Upper), ("x", object())):
         with pytest.raises(OptionError):
             register_encoding(name, encoding)  # type: ignore[arg-type]

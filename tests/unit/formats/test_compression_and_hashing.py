@@ -25,13 +25,13 @@ def test_there_are_exactly_the_names_of_the_format() -> None:
 
 @pytest.mark.parametrize("name", ["", "lz4", "zstd:0", "zstd:23", "gz:10", "snappy:1", "ZSTD", "zstd:", "zstd:03"])
 def test_other_names_are_refused(name: str) -> None:
-    """The message tells what there is."""
+    """They are no names of a compression, neither for writing nor in an index."""
     with pytest.raises(OptionError):
         compression.compress(name, b"")
     assert not compression.is_known(name)
 
 
-def test_zstd_frames_state_their_size() -> None:
+def test_zstd_frames_state_their_content_size() -> None:
     """The predecessor's reader fails on frames that do not."""
     zipped = compression.compress("zstd:7", BLOB)
     assert zstandard.frame_content_size(zipped) == len(BLOB)
@@ -39,7 +39,7 @@ def test_zstd_frames_state_their_size() -> None:
 
 
 def test_zstd_reads_several_frames_skippable_frames_and_checksums() -> None:
-    """All that the format allows is read, also when cut into single bytes."""
+    """All that the format allows is read, even in chunks of one byte."""
     skippable = (0x184D2A53).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"hello"
     summed = zstandard.ZstdCompressor(write_checksum=True).compress(BLOB)
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(BLOB)
@@ -59,14 +59,14 @@ def test_gzip_and_bzip2_read_several_members() -> None:
 
 
 def test_gzip_holds_no_time() -> None:
-    """So that the same shard has the same bytes tomorrow."""
+    """So the same shard has the same bytes tomorrow."""
     assert compression.compress("gz", BLOB)[4:8] == bytes(4)
     assert gzip.decompress(compression.compress("gz", BLOB)) == BLOB
 
 
 @pytest.mark.parametrize("code", ["br", "bz2", "gz", "snappy", "zstd"])
-def test_an_error_of_the_source_is_not_damage(code: str) -> None:
-    """What the giver of the chunks raises comes through as it is."""
+def test_an_error_of_the_chunks_iterator_is_not_damage(code: str) -> None:
+    """It comes through unchanged."""
 
     def broken() -> object:
         yield compression.compress(code, BLOB)[:9]
@@ -77,8 +77,8 @@ def test_an_error_of_the_source_is_not_damage(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["br", "gz", "snappy", "zstd"])
-def test_bytes_behind_the_end_are_damage(code: str) -> None:
-    """A file that goes on with something else was not written by any writer."""
+def test_bytes_after_the_end_are_damage(code: str) -> None:
+    """No writer makes a file in which other bytes follow the compressed ones."""
     with pytest.raises(ShardDamagedError):
         decompress(code, compression.compress(code, BLOB) + b"rubbish", n_bytes=len(BLOB))
 
@@ -96,7 +96,7 @@ def test_hashes_are_those_of_their_libraries(name: str) -> None:
 
 
 def test_there_are_exactly_the_hashes_of_the_format() -> None:
-    """Twelve of hashlib, five of xxhash."""
+    """Twelve from hashlib, five from xxhash."""
     assert len(hashing.KNOWN) == 17
     for name in ("crc32", "shake_128", "", "SHA1"):
         assert not hashing.is_hash(name)
@@ -105,7 +105,7 @@ def test_there_are_exactly_the_hashes_of_the_format() -> None:
 
 
 def test_the_fastest_hash_is_chosen() -> None:
-    """A fast non-cryptographic one if there is one; unknown names are passed over."""
+    """A fast non-cryptographic one if there is one; unknown names are skipped."""
     assert hashing.fastest(["sha256", "md5", "xxh64", "xxh3_64"]) == "xxh3_64"
     assert hashing.fastest(["sha256", "md5", "sha1"]) == "sha1"
     assert hashing.fastest(["crc32"]) is None

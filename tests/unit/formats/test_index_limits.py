@@ -1,4 +1,4 @@
-"""What an index must not say, each with the shard and the key in the message."""
+"""Values that an index must not hold: each is refused with its shard and key in the message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHARD = {
 
 
 def index_with(change: Callable[[dict[str, Any]], Any], n_before: int = 2) -> bytes:
-    """An index of some good shards, then a changed one."""
+    """An index of `n_before` valid shards and a changed one after them."""
     shards = []
     for i in range(n_before + 1):
         shard = copy.deepcopy(SHARD)
@@ -41,7 +41,7 @@ def index_with(change: Callable[[dict[str, Any]], Any], n_before: int = 2) -> by
 
 
 def named(name: str) -> Callable[[dict[str, Any]], Any]:
-    """A change of the basename."""
+    """A change that sets the basename."""
     return lambda shard: shard["raw_data"].update(basename=name)
 
 
@@ -123,13 +123,13 @@ def test_a_bad_value_is_refused_with_its_place(change: Any, key: str, n_before: 
 
 
 @pytest.mark.parametrize("name", ["..x", "x..", "a/.b", "a/..b/c", "…", "my index.json", "x.streaming/y", ".hidden"])
-def test_odd_but_harmless_names_are_taken(name: str) -> None:
-    """Only names that leave the folder or hit our own files are refused."""
+def test_odd_but_harmless_names_are_accepted(name: str) -> None:
+    """Only names that leave the folder or name the library's own files are refused."""
     assert parse_index(index_with(named(name)), where="x").raw_name(2) == name
 
 
 def test_two_files_of_one_name_are_refused() -> None:
-    """Also a raw file of one shard and a compressed file of another."""
+    """Two raw files, or a raw file of one shard and a compressed file of another."""
     with pytest.raises(IndexFormatError, match=r"shard\.00000\.mds"):
         parse_index(index_with(named("shard.00000.mds")), where="x")
 
@@ -159,14 +159,14 @@ def test_two_files_of_one_name_are_refused() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_index_is_refused(text: bytes) -> None:
-    """Whatever the text, the error is of one kind and names the file."""
+def test_a_text_that_is_no_index_is_refused(text: bytes) -> None:
+    """Whatever the text is, the error is an IndexFormatError and names the file."""
     with pytest.raises(IndexFormatError, match="my index"):
         parse_index(text, where="my index")
 
 
-def test_unknown_keys_and_unknown_encodings_are_no_errors() -> None:
-    """Later versions may add keys, and users register encodings before they read."""
+def test_unknown_keys_and_unknown_encodings_are_accepted() -> None:
+    """Later versions may add keys, and users may register encodings before they read."""
 
     def change(shard: dict[str, Any]) -> None:
         shard.update(more=1, column_encodings=["int", "mine:2"])
@@ -187,10 +187,10 @@ def test_an_empty_index() -> None:
 
 
 def test_reading_an_index_imports_neither_images_nor_pickle_nor_torch() -> None:
-    """What is slow or dangerous to import stays out until a column needs it."""
+    """A module that is slow or dangerous to import stays out until a column needs it."""
     code = (
         "import sys, streaming.formats.index, streaming.formats.layout\n"
-        "slow = ('PIL', 'torch', 'obstore', 'streaming.formats.fields.unsafe')\n"
+        "slow = ('PIL', 'torch', 'obstore', 'streaming.formats.fields.pickles')\n"
         "print([name for name in slow if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Merging indexes: what the predecessor writes, every form of the arguments, and every refusal."""
+"""`merge_index`: the predecessor's bytes, every form of the arguments, and every refusal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MERGED = {
 
 
 def golden_copy(tmp_path: Path, name: str, folder: str = "data") -> Path:
-    """A golden data set that may be changed."""
+    """A copy of a golden data set that a test may change."""
     return Path(shutil.copytree(os.path.join(golden.ROOT, name, folder), tmp_path / name))
 
 
@@ -44,7 +44,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-# --- what comes of it
+# --- results
 
 
 @pytest.mark.parametrize(("name", "folder"), MERGED.items())
@@ -62,7 +62,7 @@ def test_parts_of_the_predecessor_merge_to_its_own_bytes(
 
 
 def test_a_list_of_the_predecessors_parts_merges_to_its_own_bytes(tmp_path: Path) -> None:
-    """The order of the list is kept; what stands twice in it is taken once."""
+    """The order of the list is kept; an index that stands in it twice is taken once."""
     root = golden_copy(tmp_path, "merged-list")
     merged = (root / INDEX).read_bytes()
     (root / INDEX).unlink()
@@ -82,7 +82,7 @@ def test_merging_splits_into_one_reads_to_all_their_samples(tmp_path: Path) -> N
 
 
 def test_three_parts_with_inner_split_folders_and_equal_file_names(tmp_path: Path) -> None:
-    """Merged count is the sum, all records are found, streamed and in place, and no path stands twice."""
+    """The merged count is the sum, all records are read, streamed and in place, and no path is listed twice."""
     ids = write_parts(tmp_path / "root", {f"part{part}/train": 20 for part in (0, 1, 2)}, compression="zstd")
     merge_index(str(tmp_path / "root"))
     names = names_of(tmp_path / "root" / INDEX)
@@ -93,8 +93,8 @@ def test_three_parts_with_inner_split_folders_and_equal_file_names(tmp_path: Pat
     dataset.close()
 
 
-def test_what_has_come_since_is_found_and_what_has_gone_is_forgotten(root: Path) -> None:
-    """A merge describes the parts that are there, whatever the former one said."""
+def test_new_parts_are_found_and_deleted_parts_are_forgotten(root: Path) -> None:
+    """A merge lists the parts that exist, whatever the earlier merge listed."""
     merge_index(root)
     shutil.rmtree(root / "part1")
     shutil.copytree(root / "part2", root / "part3/inner")
@@ -107,7 +107,7 @@ def test_what_has_come_since_is_found_and_what_has_gone_is_forgotten(root: Path)
 
 
 def test_parts_may_have_different_columns_and_formats(tmp_path: Path) -> None:
-    """As the index may: what a dataset can decode of it is the dataset's affair."""
+    """An index allows that, too; whether a dataset can decode all of them is not a question of merging."""
     root = golden_copy(tmp_path, "merged-mixed")
     shutil.copytree(os.path.join(golden.ROOT, "mds-json", "data"), root / "other")
     merge_index(root)
@@ -116,8 +116,8 @@ def test_parts_may_have_different_columns_and_formats(tmp_path: Path) -> None:
         StreamingDataset(local=str(root))
 
 
-def test_what_a_part_says_is_kept(root: Path) -> None:
-    """Keys that this version does not know, and the order of keys, pass through."""
+def test_all_that_a_part_says_is_kept(root: Path) -> None:
+    """Keys that this version does not know pass through, and so does the order of keys."""
     index = json.loads((root / "part2" / INDEX).read_bytes())
     index["shards"][0]["of_a_later_version"] = {"b": 1, "a": [None]}
     (root / "part2" / INDEX).write_text(json.dumps(index))
@@ -127,14 +127,14 @@ def test_what_a_part_says_is_kept(root: Path) -> None:
     assert json.dumps(moved) == json.dumps(index["shards"][0])
 
 
-# --- where things lie
+# --- places
 
 
 @pytest.mark.parametrize("keep_local", [True, False])
 def test_a_pair_gets_the_index_where_the_shards_are_and_nothing_is_deleted(
     root: Path, tmp_path: Path, keep_local: bool
 ) -> None:
-    """`keep_local` says whether the first of the pair gets a copy, and nothing else; shards stay in any case."""
+    """`keep_local` decides only whether the first of the pair gets a copy; shards stay in any case."""
     copy = tmp_path / "copy"
     shutil.copytree(root, copy)
     merge_index((str(copy), str(root)), keep_local=keep_local)
@@ -146,15 +146,15 @@ def test_a_pair_gets_the_index_where_the_shards_are_and_nothing_is_deleted(
 
 
 def test_a_folder_keeps_its_index_without_keep_local(root: Path) -> None:
-    """Where there is nothing else, the folder's index is the result."""
+    """The folder is the only place of the result."""
     before = contents_of(root)
     merge_index(str(root), False, 5)
     assert ids_in(root) == list(range(45))
     assert contents_of(root) == before
 
 
-def test_pairs_in_the_list_use_the_file_that_is_there(root: Path, tmp_path: Path) -> None:
-    """The path if it exists, else the other; places relative to either side of `out` mean the same."""
+def test_pairs_in_the_list_use_the_file_that_exists(root: Path, tmp_path: Path) -> None:
+    """The path if it exists, else the other; a folder below either side of `out` is the same part."""
     nowhere = tmp_path / "local"
     (nowhere / "part1").mkdir(parents=True)
     shutil.copy(root / "part1" / INDEX, nowhere / "part1" / INDEX)
@@ -164,10 +164,8 @@ def test_pairs_in_the_list_use_the_file_that_is_there(root: Path, tmp_path: Path
     assert os.listdir(nowhere) == ["part1"]
 
 
-def test_indexes_from_elsewhere_are_taken_by_their_last_folder_if_the_shards_are_there(
-    root: Path, tmp_path: Path
-) -> None:
-    """As the predecessor takes them; without the shards it is an error that names the first one."""
+def test_indexes_from_elsewhere_stand_for_their_last_folder_if_the_shards_are_there(root: Path, tmp_path: Path) -> None:
+    """The predecessor takes them so; without the shards it is an error that names the first one."""
     for part in ("part1", "part2"):
         os.renames(root / part / INDEX, tmp_path / "indexes" / part / INDEX)
     files = [str(tmp_path / "indexes" / part / INDEX) for part in ("part1", "part2")]
@@ -178,8 +176,8 @@ def test_indexes_from_elsewhere_are_taken_by_their_last_folder_if_the_shards_are
     assert not (tmp_path / "empty").exists()
 
 
-def test_home_folders_and_relative_paths_are_understood(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`~` is the home folder, and a path without a root is taken from where one stands."""
+def test_home_folders_and_relative_paths_are_resolved(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is the home folder, and a relative path begins at the working directory."""
     monkeypatch.setenv("HOME", str(root.parent))
     monkeypatch.chdir(root)
     merge_index([f"~/root/part2/{INDEX}", f"./part1/{INDEX}", f"part10/../part10/{INDEX}"], "~/root")
@@ -197,7 +195,7 @@ def test_the_roots_own_shards_may_be_named(root: Path) -> None:
 
 
 def refused(root: Path, kind: type[Exception], match: str, *arguments: Any, **options: Any) -> None:
-    """Merge, and see the error and nothing changed."""
+    """Check that this merge raises the error and changes nothing."""
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     with pytest.raises(kind, match=match):
         merge_index(*arguments, **options)
@@ -205,7 +203,7 @@ def refused(root: Path, kind: type[Exception], match: str, *arguments: Any, **op
 
 
 def test_overlapping_parts_are_refused_and_both_named(root: Path) -> None:
-    """A merged index and what it was made of; the same one by two names; one that overlaps in part."""
+    """A merged index and its parts; one part by two names; a part of which only some shards overlap."""
     merge_index([str(root / "part1" / INDEX), str(root / "part2" / INDEX)], str(root))
     named = [str(root / INDEX), str(root / "part1" / INDEX)]
     refused(root, OptionError, rf"(?s){named[0]} and {named[1]} overlap: .*part1/shard.00000.mds", named, str(root))
@@ -221,7 +219,7 @@ def test_overlapping_parts_are_refused_and_both_named(root: Path) -> None:
 
 
 def test_a_dataset_in_the_root_is_not_hidden(root: Path) -> None:
-    """Its index would be lost, and its shards with it."""
+    """The merged index would replace its index, so no reader would find its shards any more."""
     shutil.copytree(root / "part1", root, dirs_exist_ok=True)
     refused(root, OptionError, "shards that lie beside it .shard.00000.mds.", str(root))
     refused(root, OptionError, "would hide", [str(root / "part1" / INDEX)], str(root))
@@ -233,14 +231,14 @@ def test_a_dataset_in_the_root_is_not_hidden(root: Path) -> None:
     merge_index((str(copy), str(root)), keep_local=False)
 
 
-def test_what_stands_in_the_root_must_be_an_index(root: Path) -> None:
-    """Something else is not replaced."""
+def test_a_file_in_place_of_the_merged_index_must_be_an_index(root: Path) -> None:
+    """Anything else is not replaced."""
     (root / INDEX).write_text('{"my": "notes"}')
     refused(root, OptionError, "is no index", str(root))
 
 
 def test_missing_and_cut_shards_are_refused(root: Path) -> None:
-    """A merged index lists what is there."""
+    """A merged index lists only files that exist and are whole."""
     shard = root / "part2" / "shard.00001.mds"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1])
@@ -250,7 +248,7 @@ def test_missing_and_cut_shards_are_refused(root: Path) -> None:
 
 
 def test_a_folder_may_have_compressed_shards_in_raw_form(tmp_path: Path) -> None:
-    """As its readers allow; in neither form it is missing."""
+    """Its readers allow that, too; a shard in neither form is missing."""
     root = golden_copy(tmp_path, "processes-merged")
     for part in root.glob("0*"):
         for shard in range(len(golden.index_of(str(part)).samples)):
@@ -264,13 +262,13 @@ def test_a_folder_may_have_compressed_shards_in_raw_form(tmp_path: Path) -> None
 
 
 def test_a_damaged_part_is_named(root: Path) -> None:
-    """Whatever is wrong with an index, its file is said."""
+    """Whatever is wrong with an index, the error names its file."""
     (root / "part2" / INDEX).write_bytes((root / "part2" / INDEX).read_bytes()[:-9])
     refused(root, IndexFormatError, f"{root}/part2/{INDEX} is not JSON", str(root))
 
 
-def test_what_is_not_there_has_the_predecessors_errors(root: Path) -> None:
-    """RuntimeError or FileNotFoundError, with its words; nothing to merge is said, never skipped."""
+def test_missing_indexes_raise_the_predecessors_errors(root: Path) -> None:
+    """RuntimeError or FileNotFoundError, with its words; nothing to merge is an error, too."""
     missing = str(root / "part7" / INDEX)
     refused(root, RuntimeError, "Failed to download index.json", [missing], str(root))
     refused(root, FileNotFoundError, "Check data availability!", [(missing, "")], str(root))
@@ -284,7 +282,7 @@ def test_what_is_not_there_has_the_predecessors_errors(root: Path) -> None:
     refused(root, ObjectMissingError, f"part10/{INDEX} lies in the local folder, but not in {root}", pair)
 
 
-def test_shards_that_no_index_lists_are_said(root: Path) -> None:
+def test_a_warning_names_shards_that_no_index_lists(root: Path) -> None:
     """A writer that failed wrote no index: its samples are left out, but not silently."""
     (root / "part2" / INDEX).unlink()
     with pytest.warns(UserWarning, match=r"listed by no index.json.*part2/shard.00000.mds is the first") as warned:
@@ -317,13 +315,13 @@ def test_shards_that_no_index_lists_are_said(root: Path) -> None:
 def test_arguments_that_mean_nothing_are_refused(
     said: str, arguments: tuple[Any, ...], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ValueError, before anything is read or written."""
+    """They raise a ValueError before anything is read or written."""
     monkeypatch.chdir(tmp_path)
     refused(tmp_path, ValueError, said, *arguments, **options)
 
 
 def test_one_index_named_in_two_folders_is_refused(root: Path) -> None:
-    """A pair is one index: both sides must say the same place."""
+    """A pair is one index: both its sides must lie in the same folder of the root."""
     copy = root.parent / "copy"
     pair = (str(copy / "part2" / INDEX), str(root / "part1" / INDEX))
     refused(root, OptionError, "in different folders of .*: part1 and part2", [pair], (str(copy), str(root)))

@@ -1,10 +1,9 @@
-"""The life of a writer: what lies where, when, and after which failure."""
+"""The life of a writer: which files lie where, when, and after which failure."""
 
 from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 
 from streaming.errors import DirectoryNotEmptyError, OptionError, ValueRangeError, WriteError
 from streaming.write.builder import ShardBuilder
-from streaming.write.files import appearing
+from streaming.write.output_location import OutputLocation, parse_out
 from streaming.write.pipeline import ShardPipeline, ShardPlan
-from streaming.write.target import Target, parse_out
 from streaming.write.uploader import FolderUploader, open_uploader
 from streaming.write.writers import MDSWriter
 from support import golden
@@ -42,7 +40,7 @@ def fill(writer: MDSWriter, n_samples: int) -> None:
 
 
 def fill_and_fail(writer: MDSWriter) -> None:
-    """Write some shards, then leave by an exception."""
+    """Write some shards, then leave the block by an exception."""
     with writer:
         for n in range(40):
             writer.write(sample(n))
@@ -78,7 +76,7 @@ def test_what_is_written_is_read(tmp_path_factory: Any, n_samples: int, max_work
 
 
 def test_a_pair_of_folders_moves_files_to_the_second(tmp_path: Any) -> None:
-    """Without keep_local nothing stays in the first; with it both hold all."""
+    """Without keep_local nothing stays in the first; with it both hold every file."""
     for keep_local in (False, True):
         local, remote = (os.path.join(tmp_path, f"{name}-{keep_local}") for name in ("local", "remote"))
         write_all(50, out=(local, remote), keep_local=keep_local, size_limit=500, compression="zstd")
@@ -88,8 +86,8 @@ def test_a_pair_of_folders_moves_files_to_the_second(tmp_path: Any) -> None:
             assert files_of(local) == files_of(remote)
 
 
-def test_a_home_folder_is_meant_wherever_it_stands(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`~` is the same folder for writing, for uploading and for emptying."""
+def test_a_tilde_is_the_home_folder_wherever_it_stands(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same folder for writing, for uploading and for emptying."""
     monkeypatch.setenv("HOME", str(tmp_path))
     write_all(3, out="~/a")
     write_all(4, out="~/a", exist_ok=True)
@@ -97,13 +95,13 @@ def test_a_home_folder_is_meant_wherever_it_stands(tmp_path: Any, monkeypatch: p
     assert files_of(tmp_path) == ["a/index.json", "a/shard.00000.mds", "c/index.json", "c/shard.00000.mds"]
 
 
-def test_out_is_understood() -> None:
-    """Folder, URL, pair; a pair of one folder is a folder."""
-    assert parse_out("/a") == Target("/a", None)
-    assert parse_out("s3://b/c") == Target(None, "s3://b/c")
-    assert parse_out("dbfs:/Volumes/x") == Target(None, "dbfs:/Volumes/x")
-    assert parse_out(("/a", "gs://b")) == Target("/a", "gs://b")
-    assert parse_out(("/a", "/a/../a")) == Target("/a", None)
+def test_out_is_a_folder_a_url_or_a_pair() -> None:
+    """A pair that names one folder twice is a folder."""
+    assert parse_out("/a") == OutputLocation("/a", None)
+    assert parse_out("s3://b/c") == OutputLocation(None, "s3://b/c")
+    assert parse_out("dbfs:/Volumes/x") == OutputLocation(None, "dbfs:/Volumes/x")
+    assert parse_out(("/a", "gs://b")) == OutputLocation("/a", "gs://b")
+    assert parse_out(("/a", "/a/../a")) == OutputLocation("/a", None)
     wrongs: list[Any] = ["", 5, ("/a",), ("s3://a", "/b"), ("/a", ""), None]
     for wrong in wrongs:
         with pytest.raises(OptionError, match="out"):
@@ -125,7 +123,7 @@ def test_unknown_schemes_are_refused_before_anything_is_made(tmp_path: Any) -> N
 
 
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Any) -> None:
-    """Unless told to, a writer never mixes with what is there."""
+    """A writer never adds to files that are there already."""
     folder = os.path.join(tmp_path, "x")
     write_all(3, out=folder)
     with pytest.raises(DirectoryNotEmptyError, match="Directory is not empty"):
@@ -134,7 +132,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Any) -> None:
 
 
 def test_exist_ok_empties_the_folder_and_nothing_else(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in it goes, links are not followed, and a link, a home or the root is not emptied."""
+    """Its contents are deleted, links are not followed, and a link, a home folder or the root is not emptied."""
     folder, outside = os.path.join(tmp_path, "x"), os.path.join(tmp_path, "outside")
     os.makedirs(os.path.join(folder, "sub"))
     os.makedirs(outside)
@@ -155,7 +153,7 @@ def test_exist_ok_empties_the_folder_and_nothing_else(tmp_path: Any, monkeypatch
 
 
 def test_leaving_by_an_exception_writes_no_index(tmp_path: Any) -> None:
-    """The error comes through; shards may lie there, but no reader takes them for a dataset."""
+    """The error comes through. Shards may be left, but no reader takes them for a dataset."""
     local, remote = os.path.join(tmp_path, "local"), os.path.join(tmp_path, "remote")
     for out in (local, (os.path.join(tmp_path, "l"), remote)):
         writer = MDSWriter(columns=COLUMNS, out=out, size_limit=300)
@@ -170,7 +168,7 @@ def test_leaving_by_an_exception_writes_no_index(tmp_path: Any) -> None:
 
 
 def test_a_bad_sample_leaves_the_writer_as_it_was(tmp_path: Any) -> None:
-    """Whoever catches the error may go on with the next sample."""
+    """A caller that catches the error may go on with the next sample."""
     folder = os.path.join(tmp_path, "x")
     with MDSWriter(columns=COLUMNS, out=folder) as writer:
         writer.write(sample(0))
@@ -181,8 +179,8 @@ def test_a_bad_sample_leaves_the_writer_as_it_was(tmp_path: Any) -> None:
     assert golden.read_samples(folder) == [sample(0), sample(1)]
 
 
-def test_finishing_twice_is_harmless_and_writing_after_is_not(tmp_path: Any) -> None:
-    """The index is written once; late samples are refused rather than lost."""
+def test_finishing_twice_is_harmless_and_writing_afterwards_is_not(tmp_path: Any) -> None:
+    """The index is written once; late samples are refused, not lost."""
     folder = os.path.join(tmp_path, "x")
     with MDSWriter(columns=COLUMNS, out=folder) as writer:
         writer.write(sample(0))
@@ -199,7 +197,7 @@ def test_finishing_twice_is_harmless_and_writing_after_is_not(tmp_path: Any) -> 
 def test_a_failed_upload_fails_the_writer(refused: str, tmp_path: Any) -> None:
     """First, middle, last shard or the index: the writer raises with the cause, and the target has no index."""
     remote, local = os.path.join(tmp_path, "remote"), os.path.join(tmp_path, "local")
-    os.makedirs(os.path.join(remote, refused))  # a folder of that name: the file cannot take its place
+    os.makedirs(os.path.join(remote, refused))  # a folder of that name: no file can replace it
     writer = MDSWriter(columns=COLUMNS, out=(local, remote), size_limit=300, max_workers=2)
     with pytest.raises(WriteError, match=refused) as caught:
         fill(writer, 32)
@@ -213,7 +211,7 @@ def test_a_failed_upload_fails_the_writer(refused: str, tmp_path: Any) -> None:
 
 
 class Gate(FolderUploader):
-    """A folder that takes nothing until it is opened, and counts who waits."""
+    """A folder that takes nothing until it is opened, and counts the uploads that wait."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder, retry=1)
@@ -230,7 +228,7 @@ class Gate(FolderUploader):
 
 
 def test_a_slow_target_holds_the_writer_back(tmp_path: Any) -> None:
-    """No more shards are under way than there are workers: memory and disk stay bounded."""
+    """No more shards are in the pipeline than there are workers: memory and disk stay bounded."""
     remote, local = os.path.join(tmp_path, "remote"), os.path.join(tmp_path, "local")
     os.makedirs(local)
     gate = Gate(remote)
@@ -269,8 +267,8 @@ def test_no_threads_outlive_a_writer(tmp_path: Any) -> None:
     assert threading.active_count() == before
 
 
-def test_what_does_not_fit_32_bits_is_refused_before_it_is_taken() -> None:
-    """A shard that would pass 4 GiB raises and stays as it was (promise: never wrong data)."""
+def test_a_record_that_passes_32_bit_offsets_is_refused_before_it_is_added() -> None:
+    """A shard that would pass 4 GiB raises an error and stays as it was (promise: never wrong data)."""
 
     class Huge(bytes):
         """Bytes that claim to be many."""
@@ -290,22 +288,8 @@ def test_what_does_not_fit_32_bits_is_refused_before_it_is_taken() -> None:
     assert finished.n_samples == 2
 
 
-def test_files_appear_whole_or_not_at_all(tmp_path: Any) -> None:
-    """An error while writing leaves what was there before, and no temporary."""
-    path = os.path.join(tmp_path, "x")
-    for text in (b"old", b"new"):
-        with appearing(path) as file:
-            file.write(text)
-            assert not os.path.exists(path) or golden.read_file(path) == b"old"
-    with suppress(ZeroDivisionError), appearing(path) as file:
-        file.write(b"half")
-        raise ZeroDivisionError
-    assert golden.read_file(path) == b"new"
-    assert os.listdir(tmp_path) == ["x"]
-
-
 def test_a_folder_as_remote_is_made_and_its_errors_come_through(tmp_path: Any) -> None:
-    """Missing folders are made; a target that is a file is an error at construction."""
+    """Missing folders are made; a remote that is a file is an error when the writer is made."""
     remote = os.path.join(tmp_path, "a", "b")
     uploader = open_uploader(remote, retry=2)
     uploader.check()
@@ -320,8 +304,8 @@ def test_a_folder_as_remote_is_made_and_its_errors_come_through(tmp_path: Any) -
     assert not os.path.exists(os.path.join(tmp_path, "l"))
 
 
-def test_progress_is_a_line_per_shard(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """On stderr, and only when asked for."""
+def test_the_progress_bar_is_a_line_per_shard(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, and only with `progress_bar`."""
     write_all(3, out=os.path.join(tmp_path, "a"), progress_bar=True, max_workers=1)
     write_all(3, out=os.path.join(tmp_path, "b"))
     shown = capsys.readouterr()
@@ -330,8 +314,8 @@ def test_progress_is_a_line_per_shard(tmp_path: Any, capsys: pytest.CaptureFixtu
     assert "shard.00000.mds: 3 samples" in shown.err
 
 
-def test_arrays_and_images_go_the_whole_way(tmp_path: Any) -> None:
-    """A sample as in training: image bytes, tokens and a label."""
+def test_arrays_and_json_are_written_and_read(tmp_path: Any) -> None:
+    """A sample as in training: tokens, a label and metadata."""
     folder = os.path.join(tmp_path, "x")
     columns = {"tokens": "ndarray:uint16", "label": "uint8", "meta": "json"}
     samples: list[dict[str, Any]] = [

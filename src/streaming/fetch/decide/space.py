@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
-from streaming.cache.shelf import Lying, Need, Shelf, as_prefix, outermost
+from streaming.cache.ledger import CachedFile, CacheLedger, NextUse, as_prefix, outermost_roots
 from streaming.fetch.decide.transfers import URGENT, FileKey, Transfer, TransferLedger
 
 _AFTER_ALL: Final = 1 << 40
@@ -51,7 +51,7 @@ class SpaceBudget:
 
     def __init__(self, transfers: TransferLedger[Transfer]) -> None:
         self._transfers = transfers
-        self._shelf = Shelf(self._need_of)
+        self._cache = CacheLedger(self._next_use_of)
         self._jobs: dict[str, JobCaches] = {}
         self._in_force: set[str] = set()  # jobs whose limit holds
         self._roots: tuple[str, ...] = ()  # that count, with a slash at the end
@@ -94,7 +94,7 @@ class SpaceBudget:
     @property
     def n_bytes(self) -> int:
         """Bytes on disk and reserved below the roots that count."""
-        return self._shelf.n_bytes
+        return self._cache.n_bytes
 
     @property
     def roots(self) -> list[str]:
@@ -124,7 +124,7 @@ class SpaceBudget:
                 self._moving[transfer.key] = transfer
                 return True
             until = place if place == URGENT else place * _LATER
-            found = self._shelf.promise(transfer.key, self._counted_bytes(transfer), until, now_s)
+            found = self._cache.reserve(transfer.key, self._counted_bytes(transfer), until, now_s)
             if found is None:
                 return False
             self._moving[transfer.key] = transfer
@@ -136,13 +136,13 @@ class SpaceBudget:
         plan.without_room.extend(taken.without_room)
         if self._roots:
             excess = object()
-            self._leave(plan, excess, self._shelf.shrink(excess, now_s))
+            self._leave(plan, excess, self._cache.evict_excess(excess, now_s))
         return plan
 
     def gone(self, plan: SpacePlan) -> None:
         """What had to leave has been deleted."""
         for reservation in plan.reservations:
-            self._shelf.gone(reservation)
+            self._cache.evicted(reservation)
 
     def sized(self, key: FileKey, n_bytes: int, now_s: float) -> SpacePlan | None:
         """Reserve space for a transfer whose size has just become known.
@@ -155,20 +155,20 @@ class SpaceBudget:
 
     def used(self, key: FileKey, now_s: float) -> None:
         """A client has waited for this file, which is on disk, and will open it in a moment."""
-        self._shelf.used(key.path, now_s, just_now=True)
+        self._cache.used(key.path, now_s, was_awaited=True)
 
     def opened(self, key: FileKey) -> None:
         """The client that waited for this file has opened it."""
-        self._shelf.opened(key.path)
+        self._cache.opened(key.path)
 
     def held(self, key: FileKey, now_s: float) -> None:
         """A reader has this file open, or will soon."""
-        self._shelf.used(key.path, now_s)
+        self._cache.used(key.path, now_s)
 
     def ended(self, transfer: Transfer, now_s: float, *, n_came: int) -> None:
         """A transfer ended with the file on disk; `n_came` is its size if that was unknown. -1: it is not on disk."""
         self._moving.pop(transfer.key, None)
-        self._shelf.settle(transfer.key)
+        self._cache.release(transfer.key)
         if n_came < 0 or not self._counts(transfer.path):
             return
         file = transfer.file
@@ -183,19 +183,19 @@ class SpaceBudget:
 
     def table_ended(self, path: str, n_bytes: int, now_s: float) -> None:
         """An offset table was placed; -1: it was not."""
-        self._shelf.settle(path)
+        self._cache.release(path)
         if n_bytes >= 0 and self._counts(path):
             self._came(path, n_bytes, now_s)
 
     def why_full(self) -> str:
         """Why there is no space, for messages."""
-        fixed, limit = self._shelf.n_fixed_bytes, self._shelf.limit_bytes
+        fixed, limit = self._cache.n_unevictable_bytes, self._cache.limit_bytes
         others = f", {fixed:,} of them in files that are no copies and stay" if fixed else ""
         return (
             f"{self.n_bytes:,} of {limit or 0:,} bytes are taken{others}, and what may go is needed sooner or is in use"
         )
 
-    def free(self, transfer: Transfer, found: Mapping[str, Lying], now_s: float) -> list[str]:
+    def free(self, transfer: Transfer, found: Mapping[str, CachedFile], now_s: float) -> list[str]:
         """The files among those `found` that are to be deleted because the disk is full.
 
         Folders of jobs without a limit are left alone, since their demand is not known.
@@ -206,54 +206,54 @@ class SpaceBudget:
             if caches.limit_bytes is None
             for folder in caches.folders
         )
-        disk = Shelf(lambda path: Need(None, True) if path.startswith(spared) else self._need_of(path))
-        for path, lying in found.items():
-            disk.put(path, replace(lying, may_go=lying.may_go or path in self._fetched))
+        disk = CacheLedger(lambda path: NextUse(None, True) if path.startswith(spared) else self._next_use_of(path))
+        for path, file in found.items():
+            disk.put(path, replace(file, is_evictable=file.is_evictable or path in self._fetched))
         place = self._transfers.demand_for(transfer.key).place
-        return disk.free(transfer.key, transfer.disk_bytes, URGENT if place is None else place, now_s)
+        return disk.evict(transfer.key, transfer.disk_bytes, URGENT if place is None else place, now_s)
 
     def freed(self, paths: Collection[str]) -> None:
         """These have been deleted."""
         for path in paths:
-            self._shelf.remove(path)
+            self._cache.remove(path)
         self._evicted(paths)
 
     # --- scans of the disk
 
     def scan_begins(self) -> None:
         """A scan below `roots` begins."""
-        self._shelf.look_begins()
+        self._cache.begin_scan()
 
-    def scan_ends(self, found: Mapping[str, Lying], unseen: Collection[str], sources: Collection[str]) -> None:
+    def scan_ends(self, found: Mapping[str, CachedFile], unseen: Collection[str], sources: Collection[str]) -> None:
         """A scan has ended. `unseen`: folders that could not be read; `sources`: folders, as they were found."""
         ours = {path for path in self._fetched if path in found and posixpath.dirname(path) not in sources}
-        self._shelf.look_ends(
-            {path: replace(lying, may_go=True) if path in ours else lying for path, lying in found.items()}, unseen
+        self._cache.end_scan(
+            {path: replace(file, is_evictable=True) if path in ours else file for path, file in found.items()}, unseen
         )
-        self._fetched = {path for path in self._fetched if path in self._shelf}
+        self._fetched = {path for path in self._fetched if path in self._cache}
 
     # --- internals
 
     def _set_limit(self) -> None:
         limits = [caches.limit_bytes for job, caches in self._jobs.items() if job in self._in_force]
-        self._shelf.limit_bytes = min((limit for limit in limits if limit is not None), default=None)
+        self._cache.limit_bytes = min((limit for limit in limits if limit is not None), default=None)
 
     def _count(self, now_s: float) -> None:
         """The roots that count may have changed: those of jobs with a limit, in force or yet to be set."""
         limited = [caches for caches in self._jobs.values() if caches.limit_bytes is not None]
         before = self._roots
-        self._roots = tuple(map(as_prefix, outermost({root for caches in limited for root in caches.roots})))
+        self._roots = tuple(map(as_prefix, outermost_roots({root for caches in limited for root in caches.roots})))
         if not self._roots:
-            self._shelf.clear()
+            self._cache.clear()
             self._fetched.clear()
         if self._roots == before:
             return
         for transfer in self._moving.values():
-            self._shelf.count(transfer.key, self._counted_bytes(transfer))
+            self._cache.resize(transfer.key, self._counted_bytes(transfer))
 
     def _reserve(self, reservation: Hashable, n_bytes: int, until: int, now_s: float) -> SpacePlan | None:
         """Reserve space for one thing that begins once what leaves has been deleted. None: there is none."""
-        found = self._shelf.promise(reservation, n_bytes, until, now_s)
+        found = self._cache.reserve(reservation, n_bytes, until, now_s)
         if found is None:
             return None
         plan = SpacePlan()
@@ -273,7 +273,7 @@ class SpaceBudget:
         return transfer.disk_bytes if self._counts(transfer.path) else 0
 
     def _came(self, path: str, n_bytes: int, now_s: float, *, may_go: bool = True) -> None:
-        self._shelf.put(path, Lying(n_bytes, now_s, may_go))
+        self._cache.put(path, CachedFile(n_bytes, now_s, may_go))
         if may_go:
             self._fetched.add(path)
 
@@ -292,11 +292,11 @@ class SpaceBudget:
         elif self._keys.get(key.path) == key:
             del self._keys[key.path]
         if self._roots:
-            self._shelf.need_changed(key.path)
+            self._cache.next_use_changed(key.path)
 
-    def _need_of(self, path: str) -> Need:
+    def _next_use_of(self, path: str) -> NextUse:
         key = self._keys.get(path)
         if key is None:
-            return Need(None, False)
+            return NextUse(None, False)
         demand = self._transfers.demand_for(key)
-        return Need(demand.place, demand.is_held)
+        return NextUse(demand.place, demand.is_held)

@@ -18,8 +18,7 @@ import sys
 import threading
 from typing import Final
 
-from streaming.cache.claims import claimed
-from streaming.cache.files import Temporaries
+from streaming.cache.files import Temporaries, fetch_lock
 from streaming.errors import FetchError
 from streaming.fetch.decide.transfers import Transfer
 from streaming.fetch.server.server import Server
@@ -56,7 +55,7 @@ def connect_in_process(reason: str) -> socket.socket:
 
 
 def _claim(transfer: Transfer) -> contextlib.AbstractContextManager[None]:
-    return claimed(transfer.config.root or transfer.key.local, transfer.path)
+    return fetch_lock(transfer.config.root or transfer.key.local, transfer.path)
 
 
 def _umask() -> int:

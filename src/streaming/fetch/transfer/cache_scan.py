@@ -8,10 +8,11 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from streaming.cache.files import Temporaries, delete_if_dead, is_temporary
-from streaming.cache.inventory import Inventory, Seen
-from streaming.cache.shelf import as_prefix, outermost
+from streaming.cache.files import Temporaries
+from streaming.cache.inventory import CacheContents, Inventory
+from streaming.cache.ledger import as_prefix, outermost_roots
 from streaming.fetch.decide.space import SpaceBudget
+from streaming.placement import delete_if_abandoned, is_temporary
 
 _AGAIN_S: Final = 5.0
 """Seconds between scans under a limit: another fetcher, a user or another loader may write there too."""
@@ -46,24 +47,24 @@ class CacheScan:
                 roots, copies, sources = self._space.roots, self._space.copies, self._space.sources
             seen = self._scan(roots, copies, sources)
             with self._lock:
-                self._space.scan_ends(seen.files, seen.unseen, seen.sources)
+                self._space.scan_ends(seen.files, seen.unreadable, seen.sources)
             self._due_s = time.monotonic() + max(_AGAIN_S, _SHARE * (time.monotonic() - began_s))
 
-    def below(self, folders: Collection[str]) -> Seen:
+    def below(self, folders: Collection[str]) -> CacheContents:
         """What lies below these folders, limit or not: for a disk that is full."""
         with self._scanning:
             with self._lock:
                 copies, sources = self._space.copies, self._space.sources
             return self._scan(folders, copies, sources)
 
-    def _scan(self, roots: Collection[str], copies: Collection[str], sources: Collection[str]) -> Seen:
+    def _scan(self, roots: Collection[str], copies: Collection[str], sources: Collection[str]) -> CacheContents:
         ours = self._temporaries.paths()
-        seen = self._inventory.look(outermost(roots), copies, sources)
+        seen = self._inventory.scan(outermost_roots(roots), copies, sources)
         ours |= self._temporaries.paths()
         prefixes = tuple(map(as_prefix, seen.copies))
-        for path in [path for path in seen.files if is_temporary(os.path.basename(path))]:
+        for path in [path for path in seen.files if is_temporary(path)]:
             # Ours have reserved their space before they began; a dead writer's in a cache needs none.
-            is_dead = path.startswith(prefixes) and delete_if_dead(path)
+            is_dead = path.startswith(prefixes) and delete_if_abandoned(path)
             if path in ours or is_dead or not os.path.lexists(path):
                 del seen.files[path]
         return seen

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from streaming.cache.files import Temporaries, Temporary, is_present
-from streaming.cache.inventory import claim, mark_of, source_of
+from streaming.cache.inventory import claim, mark_of, origin_of
 from streaming.errors import (
     CacheTakenError,
     FetchError,
@@ -203,7 +203,7 @@ def _receive(download: _Download, temporaries: Temporaries) -> None:
             if file.name == INDEX_NAME or not config.has_index:
                 _claim_folder(transfer)
             if not config.has_index:
-                raw.mark(mark_of(source_of(str(config.remote), config.remote.shown), file.name))
+                raw.mark(mark_of(origin_of(str(config.remote), config.remote.shown), file.name))
             raw.place()
         return
     with contextlib.ExitStack() as stack:
@@ -220,7 +220,7 @@ def _receive(download: _Download, temporaries: Temporaries) -> None:
 def _claim_folder(transfer: Transfer) -> None:
     """Note in the cache folder of which remote it is a copy. Raises CacheTakenError if it is one of another."""
     remote, local = transfer.key.remote, transfer.key.local
-    ours = source_of(str(remote), remote.shown)
+    ours = origin_of(str(remote), remote.shown)
     holder = claim(local, ours)
     if holder.digest != ours.digest:
         raise CacheTakenError(f"{local} holds a copy of {holder.remote}, not of {remote.shown}")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import EncodingConfigError, ValueDecodeError, ValueEncodeError, ValueTypeError
-from streaming.formats.fields.codec import Codec, Stored
+from streaming.formats.fields.codec import ColumnCodec, Stored
 
 MAX_AXES: Final = 63
 
@@ -38,7 +38,7 @@ _CODE_OF: Final = {
     "float64": 66,
 }
 _DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in _CODE_OF}
-# Any byte order in, little-endian out. By the dtype itself: its name takes microseconds to ask for.
+# Any byte order in, little-endian out. The key is the dtype itself, since computing its name takes microseconds.
 _STORED_AS: Final = {
     **{dtype: dtype for dtype in _DTYPES.values()},
     **{dtype.newbyteorder(">"): dtype for dtype in _DTYPES.values()},
@@ -47,7 +47,7 @@ _BY_CODE: Final = {code: _DTYPES[name] for name, code in _CODE_OF.items()}
 _SHAPES: Final = [struct.Struct(f"<{first >> 2}{'BHIQ'[first & 3]}") for first in range(256)]
 
 
-def codec(parameter: str | None) -> Codec:
+def codec(parameter: str | None) -> ColumnCodec:
     """The codec of `ndarray` (None or empty) or of `ndarray:<parameter>`. Raises EncodingConfigError."""
     if not parameter:
         return _any_dtype()
@@ -71,7 +71,7 @@ def _parse_shape(text: str, parameter: str) -> tuple[int, ...]:
     return tuple(map(int, lengths))
 
 
-def _any_dtype() -> Codec:
+def _any_dtype() -> ColumnCodec:
     def encode(value: Any) -> bytes:
         array, dtype = _checked(value)
         return _code_and_shape(dtype, array.shape) + _values(array, dtype)
@@ -85,10 +85,10 @@ def _any_dtype() -> Codec:
     def decode(stored: Stored) -> NDArray[Any]:
         return view(stored).copy()
 
-    return Codec(None, encode, decode, _read_only(view))
+    return ColumnCodec(None, encode, decode, _read_only(view))
 
 
-def _one_dtype(dtype: np.dtype[Any]) -> Codec:
+def _one_dtype(dtype: np.dtype[Any]) -> ColumnCodec:
     def encode(value: Any) -> bytes:
         array, _ = _checked(value, dtype)
         return _packed_shape(array.shape) + _values(array, dtype)
@@ -99,10 +99,10 @@ def _one_dtype(dtype: np.dtype[Any]) -> Codec:
     def decode(stored: Stored) -> NDArray[Any]:
         return _shaped(stored, 0, dtype).copy()
 
-    return Codec(None, encode, decode, _read_only(view))
+    return ColumnCodec(None, encode, decode, _read_only(view))
 
 
-def _one_shape(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Codec:
+def _one_shape(dtype: np.dtype[Any], shape: tuple[int, ...]) -> ColumnCodec:
     def encode(value: Any) -> bytes:
         if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
             return value.tobytes()
@@ -117,7 +117,7 @@ def _one_shape(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Codec:
     def decode(stored: Stored) -> NDArray[Any]:
         return np.ndarray(shape, dtype, stored).copy()
 
-    return Codec(math.prod(shape) * dtype.itemsize, encode, decode, _read_only(view))
+    return ColumnCodec(math.prod(shape) * dtype.itemsize, encode, decode, _read_only(view))
 
 
 def _read_only(view: Any) -> Any:
@@ -130,7 +130,7 @@ def _read_only(view: Any) -> Any:
 
 
 def _checked(value: Any, dtype: np.dtype[Any] | None = None) -> tuple[NDArray[Any], np.dtype[Any]]:
-    """`value` as an array that can be stored and read back equal, and the dtype to store it as."""
+    """`value` as an array that can be stored and read back equal, and the dtype in which to store it."""
     if isinstance(value, np.generic):
         raise ValueEncodeError("'ndarray' takes arrays with at least one axis, got a NumPy scalar")
     if not isinstance(value, np.ndarray):
@@ -167,7 +167,7 @@ def _code_and_shape(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _shaped(stored: Stored, start: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The array whose shape begins at `start`, without a copy."""
+    """A view of the array whose shape begins at byte `start`. Raises ValueDecodeError."""
     if len(stored) <= start:
         raise ValueDecodeError("stored array ends before its shape")
     head = _SHAPES[stored[start]]

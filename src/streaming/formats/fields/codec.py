@@ -1,4 +1,4 @@
-"""What a column codec is."""
+"""The column codec: how the values of one encoding become bytes and values again."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Stored: TypeAlias = bytes | memoryview
-"""The bytes of one stored value; a memoryview looks into the shard itself."""
+"""The bytes of one stored value. A memoryview is a view of the shard itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
-    """How values of one encoding are stored.
+class ColumnCodec:
+    """Encodes and decodes the values of one encoding.
 
-    `size` is the bytes of every value, None if they differ. `encode` raises ValueTypeError, ValueEncodeError or
-    ValueRangeError for what it cannot keep. `decode` gives a value of its own that nobody else sees; it raises
-    ValueDecodeError. `view`, where there is one, is a cheaper decode whose result may look into the given bytes and
-    must not be written to. With a `size`, decode is given exactly that many bytes.
+    `size` is the number of bytes of every value, None if they differ. `encode` raises ValueTypeError, ValueEncodeError
+    or ValueRangeError for a value that it cannot keep. `decode` returns a new value, which the caller may change; it
+    raises ValueDecodeError. `view`, if there is one, is a cheaper `decode`: its result may be a view of the given bytes
+    and must not be written to. If there is a `size`, both are called with exactly that number of bytes.
     """
 
     size: int | None

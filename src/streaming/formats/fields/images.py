@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from streaming.errors import ValueDecodeError, ValueEncodeError, ValueTypeError
-from streaming.formats.fields.codec import Codec, Stored
+from streaming.formats.fields.codec import ColumnCodec, Stored
 from streaming.formats.fields.text import decoded
 
 _BYTES_PER_PIXEL: Final = {
@@ -92,10 +92,10 @@ def _saved(image: Image.Image, file_format: str) -> bytes:
 
 
 def _untouched_file(image: JpegImageFile) -> bytes | None:
-    """The file that this image was opened from, if the image still is what the file says; None if that is not sure.
+    """The bytes of the file that this image was opened from, None if the image may have changed since.
 
     Encoding an opened JPEG again would lose quality, so its own bytes are stored. But pixels may have been drawn over
-    in place, so the bytes are taken only if the pixels were not loaded yet, or are equal to what the file gives.
+    in place, so the bytes are taken only if the pixels were not loaded yet, or are equal to those of the file.
     """
     stored = _file_bytes(image)
     if stored is None:
@@ -106,7 +106,7 @@ def _untouched_file(image: JpegImageFile) -> bytes | None:
             return None
         if not image.tile and again.tobytes() != image.tobytes():  # an image without tiles has its pixels in memory
             return None
-    except Exception:  # Pillow's parsers raise many kinds, and a doubtful file is simply not taken
+    except Exception:  # Pillow's parsers raise many kinds, and a doubtful file is not taken
         return None
     return stored
 
@@ -120,7 +120,7 @@ def _file_bytes(image: JpegImageFile) -> bytes | None:
             image.fp.seek(place)
             return stored
         if image.filename:
-            # The one place of this package that opens a file: the format's rule names it, and only the image knows it.
+            # The one place of `formats` that opens a file: the format stores this file, and only the image names it.
             with open(image.filename, "rb") as file:
                 return file.read()
     except (OSError, ValueError):  # closed, gone, or not seekable
@@ -129,7 +129,7 @@ def _file_bytes(image: JpegImageFile) -> bytes | None:
 
 
 def _decode_file(stored: Stored) -> Image.Image:
-    """An image that is decoded when its pixels are first asked for. Pillow's own pixel limit applies."""
+    """An image whose pixels are decoded when they are first used. Pillow's own pixel limit applies."""
     if bytes(stored[:4]) in _POSTSCRIPT:
         raise ImageDecodeError("stored bytes are PostScript, for which Pillow would run a program; this is refused")
     try:
@@ -141,7 +141,7 @@ def _decode_file(stored: Stored) -> Image.Image:
 # --- lists
 
 
-def _list_codec(name: str, encode_one: Callable[[Any], bytes], decode_one: Callable[[Stored], Any]) -> Codec:
+def _list_codec(name: str, encode_one: Callable[[Any], bytes], decode_one: Callable[[Stored], Any]) -> ColumnCodec:
     def encode(value: Any) -> bytes:
         if not isinstance(value, list):
             raise ValueTypeError(f"{name!r} takes a list of PIL images, got {type(value).__name__}")
@@ -152,7 +152,7 @@ def _list_codec(name: str, encode_one: Callable[[Any], bytes], decode_one: Calla
             raise ValueDecodeError("stored list of images does not begin with four zero bytes")
         return [decode_one(item) for item in _unpacked(stored, 4)]
 
-    return Codec(None, encode, decode)
+    return ColumnCodec(None, encode, decode)
 
 
 def _encode_jpeg_files(value: Any) -> bytes:
@@ -173,7 +173,7 @@ def _decode_jpeg_files(stored: Stored) -> list[Image.Image]:
 
 
 def _packed(items: list[bytes]) -> bytes:
-    """u32 count, a u32 length of each, and the items."""
+    """Pack items as a u32 count, a u32 length of each, and the items themselves. Raises ValueEncodeError."""
     try:
         return struct.pack(f"<{1 + len(items)}I", len(items), *map(len, items)) + b"".join(items)
     except struct.error as error:
@@ -205,16 +205,16 @@ def _image(value: Any, name: str) -> Image.Image:
 
 
 _CODECS: Final = {
-    "pil": Codec(None, _encode_raw, _decode_raw),
-    "jpeg": Codec(None, _encode_jpeg, _decode_file),
-    "png": Codec(None, _encode_png, _decode_file),
+    "pil": ColumnCodec(None, _encode_raw, _decode_raw),
+    "jpeg": ColumnCodec(None, _encode_jpeg, _decode_file),
+    "png": ColumnCodec(None, _encode_png, _decode_file),
     "list[pil]": _list_codec("list[pil]", _encode_raw, _decode_raw),
     "list[jpeg]": _list_codec("list[jpeg]", _encode_jpeg, _decode_file),
     "list[png]": _list_codec("list[png]", _encode_png, _decode_file),
-    **dict.fromkeys(("jpeg_array", "jpegarray"), Codec(None, _encode_jpeg_files, _decode_jpeg_files)),
+    **dict.fromkeys(("jpeg_array", "jpegarray"), ColumnCodec(None, _encode_jpeg_files, _decode_jpeg_files)),
 }
 
 
-def codec(encoding: str) -> Codec:
-    """The codec of one of `table.IMAGES`."""
+def codec(encoding: str) -> ColumnCodec:
+    """The codec of an encoding of `table.IMAGES`."""
     return _CODECS[encoding]

@@ -1,4 +1,4 @@
-"""`json`: any JSON value as text. NaN, infinities and lone surrogates are kept, as Python's own JSON does."""
+"""`json`: any JSON value as text. NaN, infinities and lone surrogates are kept, as in Python's own JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from streaming.errors import ValueDecodeError, ValueEncodeError, ValueTypeError
 from streaming.formats.fields import text
-from streaming.formats.fields.codec import Codec, Stored
+from streaming.formats.fields.codec import ColumnCodec, Stored
 
 MAX_DEPTH: Final = 64
 
@@ -18,7 +18,7 @@ _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class JsonDecodeError(ValueDecodeError, json.JSONDecodeError):
-    """A stored value that is not JSON, or is nested too deep."""
+    """A stored value that is not JSON, or is nested too deeply."""
 
     def __init__(self, message: str) -> None:
         json.JSONDecodeError.__init__(self, message, "", 0)
@@ -31,9 +31,9 @@ class JsonDecodeError(ValueDecodeError, json.JSONDecodeError):
 
 
 def encode(value: Any) -> bytes:
-    """JSON text, ASCII only, keys in their own order. An array is written as nested lists.
+    """Encode a value as JSON text: ASCII, keys in their own order, arrays as nested lists.
 
-    Raises ValueTypeError for what JSON does not have, ValueEncodeError for what could not be read back.
+    Raises ValueTypeError for a type that JSON does not have, ValueEncodeError for a value that could not be read back.
     """
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -50,7 +50,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(stored: Stored) -> Any:
-    """The value of a JSON text of at most 64 levels; raises JsonDecodeError."""
+    """Decode a JSON text of at most 64 levels. Raises JsonDecodeError."""
     whole = bytes(stored)
     if depth(whole) > MAX_DEPTH:
         raise JsonDecodeError(f"stored JSON is nested deeper than {MAX_DEPTH} levels")
@@ -61,7 +61,7 @@ def decode(stored: Stored) -> Any:
 
 
 def depth(stored: bytes) -> int:
-    """An upper bound of the nesting of a JSON text; exact above 64, where it matters."""
+    """An upper bound of the nesting depth of a JSON text; exact above 64, where it matters."""
     n_open = stored.count(b"[") + stored.count(b"{")
     if n_open <= MAX_DEPTH:
         return n_open
@@ -72,7 +72,7 @@ def depth(stored: bytes) -> int:
 
 
 def _refuse_colliding_keys(value: Any) -> None:
-    """JSON keys are text: 1 and "1" in one dict would become one key, and a value would be lost."""
+    """Raise ValueEncodeError if keys become equal as text: of 1 and "1" in one dict a value would be lost."""
     if isinstance(value, dict):
         if not all(type(key) is str for key in value) and len(json.loads(json.dumps(dict.fromkeys(value)))) != len(
             value
@@ -85,4 +85,4 @@ def _refuse_colliding_keys(value: Any) -> None:
             _refuse_colliding_keys(child)
 
 
-CODECS: Final[dict[str, Codec]] = {"json": Codec(None, encode, decode)}
+CODECS: Final[dict[str, ColumnCodec]] = {"json": ColumnCodec(None, encode, decode)}

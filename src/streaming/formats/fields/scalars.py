@@ -1,8 +1,8 @@
 """Numbers of a fixed width: `int`, `uint8` … `int64`, `float16`, `float32`, `float64`.
 
-What goes in comes out, or writing raises. An integer column takes whatever is exactly that integer (True, 3.0, any
-NumPy integer in range). A float column takes any real number and rounds it to its precision, but refuses to turn a
-finite number into an infinity, and an integer that a 64-bit float cannot hold.
+A value that cannot be read back as written is refused. An integer column takes any value that equals an integer in
+range (True, 3.0, a NumPy integer). A float column takes any real number and rounds it to its precision, but refuses a
+finite number that would become an infinity, and an integer that a 64-bit float cannot hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from streaming.errors import ValueEncodeError, ValueRangeError, ValueTypeError
-from streaming.formats.fields.codec import Codec, Stored
+from streaming.formats.fields.codec import ColumnCodec, Stored
 
 _INTEGERS: Final = {
     "uint8": "B",
@@ -32,7 +32,7 @@ _FLOATS: Final = {"float16": "e", "float32": "f", "float64": "d"}
 _NOT_NUMBERS: Final = (str, bytes, bytearray, memoryview, complex, np.complexfloating, type(None))
 
 
-def _python_int_codec() -> Codec:
+def _python_int_codec() -> ColumnCodec:
     def encode(value: Any) -> bytes:
         if not isinstance(value, int):
             raise ValueTypeError(f"'int' takes a Python int, got {_describe(value)}; use int(value) or 'int64'")
@@ -42,19 +42,19 @@ def _python_int_codec() -> Codec:
         return int.from_bytes(stored, "little", signed=True)
 
     pack = struct.Struct("<q").pack
-    return Codec(8, encode, decode)
+    return ColumnCodec(8, encode, decode)
 
 
-def _integer_codec(name: str) -> Codec:
+def _integer_codec(name: str) -> ColumnCodec:
     def encode(value: Any) -> bytes:
         return _packed(pack, value if type(value) is int else _whole(value, name), name)
 
     pack = struct.Struct("<" + _INTEGERS[name]).pack
     dtype = np.dtype(name).newbyteorder("<")
-    return Codec(dtype.itemsize, encode, _scalar_reader(dtype))
+    return ColumnCodec(dtype.itemsize, encode, _scalar_reader(dtype))
 
 
-def _float_codec(name: str) -> Codec:
+def _float_codec(name: str) -> ColumnCodec:
     def encode(value: Any) -> bytes:
         if type(value) is own:  # bits, not value: NaNs keep their payload
             return np.array(value, dtype).tobytes()
@@ -67,7 +67,7 @@ def _float_codec(name: str) -> Codec:
     pack = struct.Struct("<" + _FLOATS[name]).pack
     own = np.dtype(name).type
     dtype = np.dtype(name).newbyteorder("<")
-    return Codec(dtype.itemsize, encode, _scalar_reader(dtype))
+    return ColumnCodec(dtype.itemsize, encode, _scalar_reader(dtype))
 
 
 def _scalar_reader(dtype: np.dtype[Any]) -> Callable[[Stored], Any]:
@@ -86,7 +86,7 @@ def _packed(pack: Callable[[int], bytes], value: int, name: str) -> bytes:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """The one Python number behind a NumPy scalar or 0-d array; refuses what is no number."""
+    """The Python number of a NumPy scalar or 0-d array. Raises ValueTypeError for a value that is no number."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     if isinstance(value, (*_NOT_NUMBERS, np.ndarray)):
@@ -133,7 +133,7 @@ def _describe(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '…'}"
 
 
-CODECS: Final[dict[str, Codec]] = {
+CODECS: Final[dict[str, ColumnCodec]] = {
     "int": _python_int_codec(),
     **{name: _integer_codec(name) for name in _INTEGERS},
     **{name: _float_codec(name) for name in _FLOATS},

@@ -1,7 +1,7 @@
 """Encodings by name.
 
-The only place that knows which names exist. Families whose packages are slow to import (images) are imported when
-one of their codecs is made: the size of a column can be told without them.
+The only module that knows all names. A family whose package is slow to import (images) is imported when one of its
+codecs is needed; the size of its columns is known without it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final, Protocol
 from streaming.errors import EncodingNameError, EncodingParameterError
 from streaming.formats import plugins
 from streaming.formats.fields import arrays, json_text, scalars, text
-from streaming.formats.fields.codec import Codec
+from streaming.formats.fields.codec import ColumnCodec
 
 UNSAFE: Final = frozenset({"pkl"})
 """Encodings that may run code when they are decoded."""
 
 IMAGES: Final = frozenset({"pil", "jpeg", "png", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]"})
 
-_PLAIN: Final[dict[str, Codec]] = {**scalars.CODECS, **text.CODECS, **json_text.CODECS}
+_PLAIN: Final[dict[str, ColumnCodec]] = {**scalars.CODECS, **text.CODECS, **json_text.CODECS}
 _BUILT_IN: Final = frozenset(_PLAIN) | IMAGES | UNSAFE | {"ndarray"}
 
 
@@ -44,17 +44,17 @@ def is_known(encoding: str) -> bool:
 
 
 def size_of(encoding: str) -> int | None:
-    """Bytes of every value of this encoding, None if they differ. Raises as `find`; imports nothing slow."""
+    """The bytes of every value of this encoding, None if they differ. Raises like `find`; imports nothing slow."""
     if (encoding in IMAGES or encoding in UNSAFE) and plugins.registered(encoding) is None:
         return None
     return find(encoding).size
 
 
-def find(encoding: str) -> Codec:
+def find(encoding: str) -> ColumnCodec:
     """The codec of `name` or `name:parameter`.
 
-    Raises EncodingNameError for a name that does not exist, EncodingParameterError for a parameter where none is
-    taken, EncodingConfigError for a parameter that makes no sense.
+    Raises EncodingNameError for a name that does not exist, EncodingParameterError for a parameter of an encoding that
+    takes none, EncodingConfigError for a parameter that makes no sense.
     """
     name, colon, parameter = encoding.partition(":")
     plugin = plugins.registered(name)
@@ -72,9 +72,9 @@ def find(encoding: str) -> Codec:
 
         return images.codec(encoding)
     if encoding in UNSAFE:
-        from streaming.formats.fields import unsafe  # pickle stays out of processes that never ask for it
+        from streaming.formats.fields import pickles  # imports pickle, which stays out of processes that never need it
 
-        return unsafe.CODEC
+        return pickles.CODEC
     raise EncodingNameError(
         f"there is no encoding {encoding!r}; known are {', '.join(sorted(_BUILT_IN))} and what register_encoding adds"
     )

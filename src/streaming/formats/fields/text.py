@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
 
 from streaming.errors import ValueDecodeError, ValueEncodeError, ValueTypeError
-from streaming.formats.fields.codec import Codec, Stored
+from streaming.formats.fields.codec import ColumnCodec, Stored
 
 N = TypeVar("N")
 
@@ -17,7 +17,7 @@ class TextEncodeError(ValueEncodeError, UnicodeEncodeError):
 
     def __init__(self, message: str) -> None:
         UnicodeEncodeError.__init__(self, "utf-8", "", 0, 0, message)
-        self.args = (message,)  # so that it can be pickled, and shows this text
+        self.args = (message,)  # which pickle and `str` use
 
     __str__ = Exception.__str__
 
@@ -39,7 +39,7 @@ def _encode_str(value: Any) -> bytes:
 
 
 def utf8(value: str) -> bytes:
-    """UTF-8 bytes; raises TextEncodeError."""
+    """Encode text as UTF-8. Raises TextEncodeError."""
     try:
         return value.encode()
     except UnicodeEncodeError as error:
@@ -47,7 +47,7 @@ def utf8(value: str) -> bytes:
 
 
 def decoded(stored: Stored) -> str:
-    """The text behind UTF-8 bytes; raises TextDecodeError."""
+    """Decode UTF-8 bytes to text. Raises TextDecodeError."""
     try:
         return str(stored, "utf-8")
     except UnicodeDecodeError as error:
@@ -101,10 +101,10 @@ def _number(stored: Stored, kind: Callable[[str], N], name: str) -> N:
         raise ValueDecodeError(f"stored text is no {name!r}: {text[:60]!r}") from error
 
 
-CODECS: Final[dict[str, Codec]] = {
-    "str": Codec(None, _encode_str, decoded),
-    "bytes": Codec(None, _encode_bytes, bytes),
-    "str_int": Codec(None, _encode_int, _decode_int),
-    "str_float": Codec(None, _encode_float, _decode_float),
-    "str_decimal": Codec(None, _encode_decimal, _decode_decimal),
+CODECS: Final[dict[str, ColumnCodec]] = {
+    "str": ColumnCodec(None, _encode_str, decoded),
+    "bytes": ColumnCodec(None, _encode_bytes, bytes),
+    "str_int": ColumnCodec(None, _encode_int, _decode_int),
+    "str_float": ColumnCodec(None, _encode_float, _decode_float),
+    "str_decimal": ColumnCodec(None, _encode_decimal, _decode_decimal),
 }

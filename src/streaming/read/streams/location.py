@@ -8,7 +8,7 @@ import stat
 import tempfile
 from dataclasses import dataclass, field, replace
 
-from streaming.cache.inventory import read_source, source_of
+from streaming.cache.inventory import origin_of, read_origin
 from streaming.errors import OptionError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import CredentialProvider, StreamConfig
@@ -45,10 +45,10 @@ def own_folder(location: StreamLocation) -> StreamLocation:
     """
     if location.source is not None:
         return location
-    source = source_of(str(location.remote), "")
+    origin = origin_of(str(location.remote), "")
     cache = location.cache
-    while (known := read_source(cache)) is not None and known.digest != source.digest:
-        cache = os.path.join(cache, ".remotes", source.digest)
+    while (known := read_origin(cache)) is not None and known.digest != origin.digest:
+        cache = os.path.join(cache, ".remotes", origin.digest)
     return replace(location, cache=cache)
 
 

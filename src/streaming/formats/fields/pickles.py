@@ -1,4 +1,4 @@
-"""`pkl`: Python pickle. Decoding runs whatever code the writer of the data chose; readers refuse it unless asked."""
+"""`pkl`: Python pickle. Decoding may run any code that the data name, so readers refuse it by default."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 from typing import Any, Final
 
 from streaming.errors import ValueDecodeError, ValueEncodeError, ValueTypeError
-from streaming.formats.fields.codec import Codec, Stored
+from streaming.formats.fields.codec import ColumnCodec, Stored
 
 
 class PickleDecodeError(ValueDecodeError, pickle.UnpicklingError):
@@ -19,7 +19,7 @@ def _encode(value: Any) -> bytes:
     except (AttributeError, TypeError) as error:
         raise ValueTypeError(f"'pkl' cannot hold this {type(value).__name__}: {error}") from error
     except (pickle.PicklingError, ValueError, RecursionError) as error:
-        # Newer Pythons raise PicklingError where older ones raised AttributeError: callers see one kind.
+        # Newer Pythons raise PicklingError where older ones raise AttributeError. Callers see one kind.
         kind = ValueTypeError if isinstance(error, pickle.PicklingError) else ValueEncodeError
         raise kind(f"'pkl' cannot hold this {type(value).__name__}: {error}") from error
 
@@ -31,4 +31,4 @@ def _decode(stored: Stored) -> Any:
         raise PickleDecodeError(f"stored value cannot be unpickled: {error}") from error
 
 
-CODEC: Final = Codec(None, _encode, _decode)
+CODEC: Final = ColumnCodec(None, _encode, _decode)

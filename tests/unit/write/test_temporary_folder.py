@@ -1,4 +1,4 @@
-"""Folders of killed writers are deleted by the next one; those of living writers never."""
+"""Temporary folders of writers: the next writer deletes those of killed writers, and never those of living ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.write.temporary import TemporaryFolder
+from streaming.write.temporary_folder import TemporaryFolder
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +17,8 @@ def own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def test_what_a_killed_writer_left_is_deleted_by_the_next(tmp_path: Path) -> None:
-    """kill -9 with files in the folder; a living writer's folder and other people's files stay."""
+def test_the_folder_of_a_killed_writer_is_deleted_by_the_next(tmp_path: Path) -> None:
+    """After kill -9, with files in the folder; a living writer's folder and foreign files stay."""
     (tmp_path / "streaming-write-a-file").touch()
     (tmp_path / "other").mkdir()
     living = TemporaryFolder()
@@ -38,7 +38,7 @@ def test_what_a_killed_writer_left_is_deleted_by_the_next(tmp_path: Path) -> Non
 
 
 def test_writers_that_start_together_do_not_sweep_each_other(tmp_path: Path) -> None:
-    """Eight processes make and keep folders at once, again and again: each finds its own still there."""
+    """Eight processes make and keep folders at once, again and again: none loses one of its own."""
     children = []
     for _ in range(8):
         child = os.fork()

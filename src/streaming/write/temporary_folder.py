@@ -1,18 +1,19 @@
-"""A folder for files that are only on their way, which a killed writer does not leave behind for good.
+"""A temporary folder that the next writer deletes if its own writer was killed.
 
-Its writer holds a lock on the folder, which the kernel frees when the writer is gone, however it ended. A folder that
+The writer holds a lock on the folder, which the kernel frees when the writer is gone, however it ended. A folder that
 can be locked is rubbish, and the next writer of this user deletes it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import stat
 import tempfile
 from contextlib import suppress
 from typing import Final
+
+from streaming.placement import lock, try_lock
 
 _PREFIX: Final = "streaming-write-"
 
@@ -22,24 +23,23 @@ class TemporaryFolder:
 
     def __init__(self) -> None:
         _sweep(tempfile.gettempdir())
-        while not self._made():  # another writer swept it between the making and the lock
+        while not self._create():  # another writer swept it between the creation and the lock
             pass
 
-    def _made(self) -> bool:
+    def _create(self) -> bool:
         self.path = tempfile.mkdtemp(prefix=_PREFIX)
         try:
             self._fd = _open(self.path)
         except FileNotFoundError:
             return False
-        with suppress(OSError):  # a file system without locks: nobody sweeps there either
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        lock(self._fd)
         if os.path.isdir(self.path):
             return True
         os.close(self._fd)
         return False
 
     def remove(self) -> None:
-        """Delete the folder and what is in it. Doing it twice is harmless."""
+        """Delete the folder and all that is in it. Doing it twice is harmless."""
         if self._fd >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._fd)
@@ -52,17 +52,17 @@ def _sweep(root: str) -> None:
         for entry in entries:
             if entry.name.startswith(_PREFIX):
                 with suppress(OSError):
-                    _remove_if_left(entry.path)
+                    _remove_if_abandoned(entry.path)
 
 
-def _remove_if_left(path: str) -> None:
+def _remove_if_abandoned(path: str) -> None:
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return
     fd = _open(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its writer lives
-        shutil.rmtree(path, ignore_errors=True)
+        if try_lock(fd):
+            shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(fd)
 

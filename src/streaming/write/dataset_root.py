@@ -1,4 +1,4 @@
-"""The place that gets a merged index: what lies there, what its parts say, and the index at last."""
+"""The root of a merged dataset: reads what lies below it, and places the merged index."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final, Self
 from streaming.errors import ObjectMissingError, OptionError, PartMissingError, StorageError, WriteError
 from streaming.fetch.client import FetchClient
 from streaming.formats.names import INDEX_NAME
+from streaming.placement import write_file
 from streaming.storage.options import checked_options
 from streaming.storage.url import Folder, join_remote, parse_remote
-from streaming.write.files import write_file
-from streaming.write.parts import UNKNOWN_SIZE, relative_folder
-from streaming.write.target import Out, parse_out
-from streaming.write.temporary import TemporaryFolder
+from streaming.write.dataset_parts import UNKNOWN_SIZE, relative_folder
+from streaming.write.output_location import Out, parse_out
+from streaming.write.temporary_folder import TemporaryFolder
 from streaming.write.uploader import Uploader, open_uploader
 
 _N_AT_ONCE: Final = 16  # indexes that are read at the same time
@@ -26,11 +26,11 @@ _ATTEMPTS: Final = 2
 _DEADLINE_S: Final = 120.0
 
 
-class Root:
-    """A folder, a store's place, or a folder with the store's place of which it is a copy. Owns connections.
+class DatasetRoot:
+    """A folder, a place in a store, or a folder that is a copy of a place in a store. Owns connections.
 
-    `home` is where the shards are: the store's place if there is one. Use it as a context manager; entering it asks
-    whether the index can be placed. The fetcher does what concerns stores, so this process may fork.
+    `home` is where the shards are: the place in the store if there is one. Use it as a context manager; entering it
+    checks that the index can be placed. The fetcher talks to stores, so this process may fork.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Root:
         storage_options: Mapping[str, Any] | None,
         sources: Iterable[str] = (),
     ) -> None:
-        """`sources` are further places that will be read from. Raises OptionError."""
+        """`sources` are further places that will be read. Raises OptionError."""
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < 1e9:
             raise OptionError(f"download_timeout must be a number of seconds above 0, got {timeout_s!r}")
         target = parse_out(out)
@@ -74,33 +74,33 @@ class Root:
 
     @cached_property
     def names(self) -> list[str]:
-        """All files at home. Raises StoreCannotError where nobody can tell, and what the store answers."""
+        """All files at home. Raises StoreCannotError for a store that cannot list, and the errors of the store."""
         return self._client.list_objects(parse_remote(self.home), options=self._options(self.home))
 
     @property
     def names_in_copy(self) -> list[str]:
-        """All files in the folder that is a copy of home; none if there is no such folder."""
+        """All files in the local copy of home; empty if there is no copy."""
         return [] if self._local in (None, self.home) else self._client.list_objects(parse_remote(str(self._local)))
 
     def folder_of(self, file: str) -> str | None:
-        """The folder of a file (as `parse_remote` writes it), relative to this root; None if it lies elsewhere."""
+        """The folder, relative to this root, of a file that `parse_remote` has written; None if it lies elsewhere."""
         found = (relative_folder(file, place) for place in (self._local, self._remote) if place is not None)
         return next((folder for folder in found if folder is not None), None)
 
     def read_all(self, files: Sequence[str]) -> list[bytes]:
-        """The contents of these files, wherever they lie. Raises PartMissingError, WriteError."""
+        """The contents of these files, which may lie anywhere. Raises PartMissingError, WriteError."""
         with ThreadPoolExecutor(_N_AT_ONCE, thread_name_prefix="streaming-merge") as pool:
             return list(pool.map(self._read_part, files))
 
     def size_of(self) -> Callable[[str], int | None]:
-        """A function from the name of a file at home to its size; None if it is not there, else perhaps unknown."""
+        """A function from the name of a file at home to its bytes: None if it is missing, UNKNOWN_SIZE in a store."""
         if is_folder(self.home):
             return self._size_on_disk
         there = frozenset(self.names)
         return lambda name: UNKNOWN_SIZE if name in there else None
 
     def standing(self) -> list[tuple[str, bytes]]:
-        """The indexes that `place` replaces, with their names for messages. Raises what the store answers."""
+        """The indexes that `place` will replace, each after its name for messages. Raises the errors of the store."""
         places = [self.home] if self._local in (None, self.home) or not self._keeps_local else [self.home, self._local]
         files = [join_remote(str(place), INDEX_NAME) for place in places]
         found = []
@@ -112,7 +112,7 @@ class Root:
         return found
 
     def place(self, index: bytes) -> None:
-        """Give the root this index: whole, in place of any other. Raises OSError, and what the store answers."""
+        """Place this index in the root, whole, and replace any other. Raises OSError, and the errors of the store."""
         if self._uploader is not None:
             temporary = TemporaryFolder()
             try:
@@ -154,10 +154,10 @@ class Root:
 
 
 def is_folder(place: str) -> bool:
-    """Whether it lies on this machine's file systems."""
+    """Whether a place lies on this machine's file systems."""
     return isinstance(parse_remote(place), Folder)
 
 
 def shown(place: str) -> str:
-    """For messages: without passwords."""
+    """A place for messages, without passwords."""
     return parse_remote(place).shown

@@ -1,4 +1,4 @@
-"""What a writer's `out` means, and the folder in which it works."""
+"""The meaning of a writer's `out`, and the folder in which the writer works."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ Out: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """`local` is where files are made, None for a temporary folder; `remote` where they go, None for nowhere else."""
+class OutputLocation:
+    """`local`: the folder in which files are made, None for a temporary one. `remote`: where they go, None for nowhere.
+
+    At least one of the two is given.
+    """
 
     local: str | None
     remote: str | None
 
 
-def parse_out(out: Out) -> Target:
-    """Understand `out`: a folder, a URL, or a pair (folder, URL or folder). `~` is the home folder everywhere.
+def parse_out(out: Out) -> OutputLocation:
+    """Parse `out`: a folder, a URL, or a pair (folder, URL or folder). `~` is the home folder everywhere.
 
     Raises OptionError.
     """
@@ -34,14 +37,14 @@ def parse_out(out: Out) -> Target:
             raise OptionError(f"the first of the pair out=(local, remote) must be a folder, got {local!r}")
         local = os.path.expanduser(local)
         if scheme_of(remote) is not None:
-            return Target(local, remote)
+            return OutputLocation(local, remote)
         remote = os.path.expanduser(remote)
         same = os.path.realpath(local) == os.path.realpath(remote)
-        return Target(local, None if same else remote)
+        return OutputLocation(local, None if same else remote)
     place = _text(out)
     if scheme_of(place) is not None:
-        return Target(None, place)
-    return Target(os.path.expanduser(place), None)
+        return OutputLocation(None, place)
+    return OutputLocation(os.path.expanduser(place), None)
 
 
 def make_folder(local: str, *, exist_ok: bool) -> None:

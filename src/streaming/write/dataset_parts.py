@@ -1,6 +1,6 @@
-"""Several datasets below one root as one: which indexes are parts, in which order, and what the merged index says.
+"""The parts of a merged dataset: which indexes are parts, in which order, and what the merged index says.
 
-Pure: indexes in, an index out; whether a file is there is a question to whoever knows.
+Pure: indexes in, an index out. The caller says which files exist.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SHARD: Final = re.compile(r"(?:.*/)?shard\.[0-9]{5,}\.[^/]+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """An index that is to be merged; its names are already relative to the root.
+class DatasetPart:
+    """An index to merge. Its file names are already relative to the root.
 
-    `folder` is where it lies below the root, "" for the root itself; `shown` names it in messages.
+    `folder` is its folder below the root, "" for the root itself; `shown` names it in messages.
     """
 
     shown: str
@@ -34,16 +34,16 @@ class Part:
     names: frozenset[str]  # of all files that it lists
 
 
-def read_part(data: bytes, *, folder: str, shown: str) -> Part:
-    """The part that these bytes of an index describe. Raises IndexFormatError."""
-    parse_index(data, where=shown)  # foreign data: nothing is made of it before it is checked
+def read_part(data: bytes, *, folder: str, shown: str) -> DatasetPart:
+    """Make a part of the bytes of its index. Raises IndexFormatError."""
+    parse_index(data, where=shown)  # foreign data: it is checked before anything is made of it
     shards = tuple(_moved(shard, folder) for shard in json.loads(data)["shards"])
     names = frozenset(file["basename"] for shard in shards for file in _files(shard, _RAW + _ZIPPED))
-    return Part(shown, folder, shards, names)
+    return DatasetPart(shown, folder, shards, names)
 
 
 def relative_folder(file: str, root: str) -> str | None:
-    """The folder of `file` below `root`, "" for the root itself; None if it lies elsewhere.
+    """The folder of `file` relative to `root`, "" for the root itself; None if the file lies elsewhere.
 
     >>> relative_folder("s3://bucket/data/a/b/index.json", "s3://bucket/data")
     'a/b'
@@ -53,7 +53,7 @@ def relative_folder(file: str, root: str) -> str | None:
 
 
 def natural_order(path: str) -> tuple[tuple[tuple[str | int, ...], ...], str]:
-    """A sort key: numbers in names count as numbers, and a folder comes before what is in it.
+    """A sort key: numbers in names count as numbers, and a folder comes before its contents.
 
     >>> sorted(["part10", "part2/b", "part2", "part1"], key=natural_order)
     ['part1', 'part2', 'part2/b', 'part10']
@@ -63,15 +63,15 @@ def natural_order(path: str) -> tuple[tuple[tuple[str | int, ...], ...], str]:
     return tuple(words), path  # "01" and "1" are the same number
 
 
-def without_summaries(parts: Iterable[Part]) -> list[Part]:
-    """These parts of one root, in natural order, without those that only repeat what indexes below them list.
+def without_summaries(parts: Iterable[DatasetPart]) -> list[DatasetPart]:
+    """The parts of one root in natural order, without those that only repeat what indexes below them list.
 
-    Such an index was merged before. Taking it as well would double its shards; taking it instead of what it was made of
-    would leave out what has come since.
+    Such an index is the result of an earlier merge. To take it too would double its shards; to take it in place of its
+    parts would leave out shards that have come since.
     """
-    kept: list[Part] = []
+    kept: list[DatasetPart] = []
     listed: set[str] = set()
-    for part in sorted(parts, key=lambda part: part.folder.count("/"), reverse=True):  # names lie below their index
+    for part in sorted(parts, key=lambda part: part.folder.count("/"), reverse=True):  # an index lies above its files
         if part.names and part.names <= listed:
             continue
         kept.append(part)
@@ -79,13 +79,13 @@ def without_summaries(parts: Iterable[Part]) -> list[Part]:
     return sorted(kept, key=lambda part: natural_order(part.folder))
 
 
-def merged_index(parts: Sequence[Part], *, shown: str) -> bytes:
+def merged_index(parts: Sequence[DatasetPart], *, shown: str) -> bytes:
     """The bytes of the index that lists the shards of all parts, one part after the other.
 
-    Everything that a part says of a shard is kept, in its order. Raises OptionError if two parts list the same file,
-    IndexFormatError if the whole passes a limit.
+    All that a part says about a shard is kept, and the order of its keys. Raises OptionError if two parts list the same
+    file, IndexFormatError if the merged index passes a limit.
     """
-    owners: dict[str, Part] = {}
+    owners: dict[str, DatasetPart] = {}
     for part in parts:
         if shared := part.names & owners.keys():
             name = min(shared)
@@ -101,12 +101,13 @@ def merged_index(parts: Sequence[Part], *, shown: str) -> bytes:
 
 
 def check_files(
-    parts: Iterable[Part], size_of: Callable[[str], int | None], *, where: str, raw_will_do: bool = False
+    parts: Iterable[DatasetPart], size_of: Callable[[str], int | None], *, where: str, raw_will_do: bool = False
 ) -> None:
-    """Check that every shard's files are there as they are stored: compressed where the shard is.
+    """Check that every shard's files exist in their stored form, which is compressed if the shard is.
 
-    `size_of` a name is its bytes, UNKNOWN_SIZE, or None if there is no such file; `where` is the place that it knows.
-    `raw_will_do`: a compressed shard may lie there uncompressed instead. Raises ObjectMissingError, ShardDamagedError.
+    `size_of(name)` is a file's size in bytes, UNKNOWN_SIZE, or None if there is no such file; `where` names the place
+    in messages. `raw_will_do`: the raw file will do in place of the compressed one. Raises ObjectMissingError,
+    ShardDamagedError.
     """
     for part in parts:
         for shard in part.shards:
@@ -117,10 +118,10 @@ def check_files(
                 raise _complaint(part, wrong[0] or {}, size_of, where)
 
 
-def check_nothing_is_hidden(standing: bytes, parts: Iterable[Part], *, shown: str) -> None:
-    """Check that the merged index may take the place of `standing`: a former one may go, a dataset's own may not.
+def check_nothing_is_hidden(standing: bytes, parts: Iterable[DatasetPart], *, shown: str) -> None:
+    """Check that the merged index may replace the index `standing`: a merged one may go, a dataset's own may not.
 
-    Raises OptionError if shards of the root itself would be in no index any more, or if nobody can tell.
+    Raises OptionError if shards of the root itself would be in no index any more, or if `standing` is no index.
     """
     try:
         names = read_part(standing, folder="", shown=shown).names
@@ -136,14 +137,14 @@ def check_nothing_is_hidden(standing: bytes, parts: Iterable[Part], *, shown: st
         )
 
 
-def in_no_index(names: Iterable[str], parts: Iterable[Part]) -> list[str]:
-    """Which of these files are named as shards are, but listed by no part: their writer may have failed."""
+def unlisted_shards(names: Iterable[str], parts: Iterable[DatasetPart]) -> list[str]:
+    """The files among `names` that look like shards but are listed by no part: their writer may have failed."""
     listed = frozenset[str]().union(*(part.names for part in parts))
     return sorted((name for name in names if name not in listed and _SHARD.fullmatch(name)), key=natural_order)
 
 
 def _moved(shard: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
-    """The object of a shard whose files lie in `folder`."""
+    """The shard object with the names of its files put below `folder`."""
     if not folder:
         return shard
     moved = {
@@ -165,7 +166,7 @@ def _wrong_files(
 
 
 def _complaint(
-    part: Part, file: Mapping[str, Any], size_of: Callable[[str], int | None], where: str
+    part: DatasetPart, file: Mapping[str, Any], size_of: Callable[[str], int | None], where: str
 ) -> ObjectMissingError | ShardDamagedError:
     name, found = file["basename"], size_of(file["basename"])
     if found is None:

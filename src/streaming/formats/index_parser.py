@@ -1,8 +1,8 @@
-"""What an index may say: every value of every shard object is checked here, so that a `ShardIndex` is valid.
+"""Parses an index, and checks every value of every shard object, so that each `ShardIndex` is valid.
 
-An index is foreign data. The limits keep a hostile one from naming a file outside the dataset or asking for absurd
-memory. The structs state types and bounds, and the parser checks them; what is left runs over whole columns, and
-over what a run of shards has in common only once.
+An index is foreign data. The limits keep a hostile one from naming a file outside the dataset or from taking absurd
+memory. The structs state types and bounds, which the JSON parser checks. The other checks run over whole columns, and
+over the keys that a run of shards has in common only once a run.
 """
 
 from __future__ import annotations
@@ -31,78 +31,78 @@ MAX_ROWS: Final = 1 << 31
 MAX_FILE_BYTES: Final = (1 << 63) - 1
 
 
-# --- what an index holds. Without `gc=False` the garbage collector would take most of the time.
+# --- the objects of an index. Without `gc=False` the garbage collector would take most of the time.
 
 
-class _File(Struct, gc=False):
+class _FileEntry(Struct, gc=False):
     basename: str
     n_bytes: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)] = msgspec.field(name="bytes")
     hashes: Raw
 
 
-class _Shard(Struct, gc=False):
-    """The raw values are the same in long runs of shards: they are parsed once a run, as a `_Kind`."""
+class _ShardEntry(Struct, gc=False):
+    """A shard object. Long runs of shards share the raw values, which are parsed once a run as a `_ShardKind`."""
 
     compression: str | None
     format: str
     hashes: Raw
-    raw_data: _File
+    raw_data: _FileEntry
     samples: Annotated[int, Meta(ge=0, le=MAX_ROWS)]
     size_limit: int | float | str | None
     version: Literal[2]
-    zip_data: _File | None
+    zip_data: _FileEntry | None
     column_encodings: Raw | UnsetType = UNSET
     column_names: Raw | UnsetType = UNSET
     column_sizes: Raw | UnsetType = UNSET
     columns: Raw | UnsetType = UNSET
     newline: Raw | UnsetType = UNSET
-    raw_meta: _File | None = None
+    raw_meta: _FileEntry | None = None
     separator: Raw | UnsetType = UNSET
-    zip_meta: _File | None = None
+    zip_meta: _FileEntry | None = None
 
 
-class _Index(Struct):
-    shards: Annotated[list[_Shard], Meta(max_length=MAX_SHARDS)]
+class _IndexDocument(Struct):
+    shards: Annotated[list[_ShardEntry], Meta(max_length=MAX_SHARDS)]
     version: Literal[2]
 
 
 _Text = Annotated[str, Meta(min_length=1)]
 
 
-class _Kind(Struct, tag_field="format"):
+class _ShardKind(Struct, tag_field="format"):
     compression: str | None
     hashes: list[str]
     size_limit: int | float | str | None
 
 
-class _Json(_Kind, tag="json"):
+class _JsonKind(_ShardKind, tag="json"):
     columns: dict[str, str]
     newline: _Text
 
 
-class _Mds(_Kind, tag="mds"):
+class _MdsKind(_ShardKind, tag="mds"):
     column_names: list[str]
     column_encodings: list[str]
     column_sizes: list[Annotated[int, Meta(ge=0)] | None]
 
 
-class _Csv(_Kind, tag="csv"):
+class _CsvKind(_ShardKind, tag="csv"):
     column_names: list[str]
     column_encodings: list[str]
     newline: _Text
 
 
-class _Tsv(_Csv, tag="tsv"):
+class _TsvKind(_CsvKind, tag="tsv"):
     pass
 
 
-class _Xsv(_Csv, tag="xsv"):
+class _XsvKind(_CsvKind, tag="xsv"):
     separator: _Text
 
 
-_AnyKind = _Mds | _Json | _Csv | _Tsv | _Xsv
-_index_decoder: Final = msgspec.json.Decoder(_Index)
-_kind_decoder: Final[msgspec.json.Decoder[_AnyKind]] = msgspec.json.Decoder(_AnyKind)
+_AnyShardKind = _MdsKind | _JsonKind | _CsvKind | _TsvKind | _XsvKind
+_index_decoder: Final = msgspec.json.Decoder(_IndexDocument)
+_kind_decoder: Final[msgspec.json.Decoder[_AnyShardKind]] = msgspec.json.Decoder(_AnyShardKind)
 _kind_key: Final = attrgetter(
     "compression", "format", "hashes", "size_limit", "column_encodings", "column_names", "column_sizes", "columns",
     "newline", "separator",
@@ -113,10 +113,10 @@ _kind_key: Final = attrgetter(
 
 
 def read_index(text: bytes, *, where: str) -> ShardIndex:
-    """The index that this text holds; `where` names the file in errors. Raises IndexFormatError."""
+    """Parse an index; `where` names the file in errors. Raises IndexFormatError."""
     try:
         if not text.isascii():
-            text.decode()  # the parser does not look into what it skips
+            text.decode()  # the parser does not check the values that it skips
         shards = _index_decoder.decode(text).shards
     except msgspec.ValidationError as error:
         raise _refusal(where, error) from error
@@ -125,7 +125,7 @@ def read_index(text: bytes, *, where: str) -> ShardIndex:
     kinds, schemas, which = _read_kinds(where, shards)
     is_split = np.array([schema.format != "mds" for schema in schemas], np.bool_)[which]  # data and offsets apart
     is_zip = np.array([bool(kind.compression) for kind in kinds], np.bool_)[which]
-    listed: dict[str, tuple[Sequence[_File | None], NDArray[np.bool_]]] = {
+    listed: dict[str, tuple[Sequence[_FileEntry | None], NDArray[np.bool_]]] = {
         "raw_data": ([shard.raw_data for shard in shards], np.ones(len(shards), np.bool_)),
         "zip_data": ([shard.zip_data for shard in shards], is_zip),
         "raw_meta": ([shard.raw_meta for shard in shards], is_split),
@@ -146,10 +146,10 @@ def read_index(text: bytes, *, where: str) -> ShardIndex:
     )
 
 
-def _read_kinds(where: str, shards: list[_Shard]) -> tuple[list[_AnyKind], list[Schema], NDArray[np.intp]]:
-    """The distinct kinds of shards, the schema of each, and intp (shard,) -> index into both."""
+def _read_kinds(where: str, shards: list[_ShardEntry]) -> tuple[list[_AnyShardKind], list[Schema], NDArray[np.intp]]:
+    """The distinct kinds of shards, the schema of each kind, and intp (shard,) -> index into both."""
     number: dict[bytes, int] = {}
-    kinds: list[_AnyKind] = []
+    kinds: list[_AnyShardKind] = []
     schemas: list[Schema] = []
     numbers: list[int] = []
     lengths = [sum(1 for _ in run) for _, run in groupby(map(_kind_key, shards))]
@@ -172,24 +172,24 @@ def _read_kinds(where: str, shards: list[_Shard]) -> tuple[list[_AnyKind], list[
     return kinds, schemas, np.repeat(np.array(numbers, np.intp), np.array(lengths, np.intp))
 
 
-def _schema_of(kind: _AnyKind) -> Schema:
-    """Format and columns of this kind. Raises StreamingError where they contradict each other."""
-    if isinstance(kind, _Mds):
+def _schema_of(kind: _AnyShardKind) -> Schema:
+    """Format and columns of a kind of shards. Raises StreamingError if they contradict each other."""
+    if isinstance(kind, _MdsKind):
         sizes = tuple(size or None for size in kind.column_sizes)
         schema = Schema("mds", tuple(kind.column_names), tuple(kind.column_encodings), sizes)
         _check_sizes(schema)
         return schema
     name = str(kind.__struct_config__.tag)
-    if isinstance(kind, _Json):
+    if isinstance(kind, _JsonKind):
         names, encodings = tuple(kind.columns), tuple(kind.columns.values())
     else:
         names, encodings = tuple(kind.column_names), tuple(kind.column_encodings)
-    separator = kind.separator if isinstance(kind, _Xsv) else SEPARATORS.get(name)
+    separator = kind.separator if isinstance(kind, _XsvKind) else SEPARATORS.get(name)
     return Schema(name, names, encodings, (None,) * len(names), kind.newline, separator)
 
 
 def _check_sizes(schema: Schema) -> None:
-    """Fixed-size columns must have the size of their encoding, others none; unknown encodings are believed."""
+    """Check that each column has the size that its encoding fixes, if any. Of unknown encodings any size is valid."""
     for name, encoding, size in zip(schema.column_names, schema.column_encodings, schema.column_sizes, strict=True):
         if not table.is_known(encoding):
             continue
@@ -198,8 +198,8 @@ def _check_sizes(schema: Schema) -> None:
             raise FormatError(f"key 'column_sizes': column {name!r} ({encoding}) has size {size}, must be {expected}")
 
 
-def _read_files(where: str, key: str, listed: Sequence[_File | None], wanted: NDArray[np.bool_]) -> Files:
-    """File `key` of the shards that ought to have one; the others must not name any."""
+def _read_files(where: str, key: str, listed: Sequence[_FileEntry | None], wanted: NDArray[np.bool_]) -> Files:
+    """Collect file `key` of the shards that must have one (`wanted`), and check that the others name none."""
     there = np.array([file is not None for file in listed], np.bool_)
     for i in np.flatnonzero(there != wanted).tolist():
         _fail(where, i, key, "is missing" if wanted[i] else "must be null: this shard has no such file")
@@ -221,7 +221,7 @@ def _read_files(where: str, key: str, listed: Sequence[_File | None], wanted: ND
 
 
 def _are_safe(names: Sequence[str]) -> bool:
-    """Whether all of these may be joined to a folder without leaving it or hitting our own files."""
+    """Whether all names, joined to a folder, stay inside it and name none of this library's own files."""
     whole = "\0".join(["", *names, ""])
     if whole.count("\0") != len(names) + 1 or "\\" in whole:
         return False
@@ -257,7 +257,7 @@ def _fail(where: str, i: int, key: str, problem: str) -> NoReturn:
 
 
 def _refusal(where: str, error: msgspec.ValidationError, path: str = "") -> IndexFormatError:
-    """The parser's error in our words; `path` leads to what was parsed, as in `.shards[3]`."""
+    """Translate the parser's error; `path` is the place of the parsed value in the index, as in `.shards[3]`."""
     problem, _, inner = str(error).partition(" - at `$")
     path += inner.removesuffix("`")
     if missing := _MISSING.fullmatch(problem):

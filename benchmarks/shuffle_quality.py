@@ -23,11 +23,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology
-from streaming.order.explanation import Explanation, explain
-from streaming.order.node_lanes import all_lanes
-from streaming.order.partition import node_share
-from streaming.order.quality import shuffle_score, stretches
+from streaming.order import Catalog, EpochOrder, EpochPlan, Explanation, OrderSpec, Topology, explain
+from streaming.order.nodes.assignment import all_lanes
+from streaming.order.nodes.partition import node_share
+from streaming.order.report.quality import shuffle_score, stretches
 
 RANKS_PER_NODE: Final = 8
 BATCH_SIZE: Final = 32

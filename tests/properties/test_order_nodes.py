@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology
 from streaming.order.grid import most_missed, spread
-from streaming.order.node_lanes import lanes_of_batches
+from streaming.order.nodes.assignment import lanes_of_batches
 
 METHODS = ("random", "stored", "stratified", "per_stream", "device_per_stream")
 MOST_BATCHES = 500

@@ -7,20 +7,22 @@ epoch as a function of position; `EpochPlan` says which positions a rank gets; `
 
 from __future__ import annotations
 
+from streaming.order.batching.table import BATCHINGS
 from streaming.order.catalog import Catalog
 from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state
-from streaming.order.epoch import EpochOrder, OrderReader
-from streaming.order.explanation import Explanation, explain, node_warning
-from streaming.order.plan import EpochPlan
+from streaming.order.epoch import EpochOrder, OrderReader, rows_drawn
+from streaming.order.nodes.plan import REMAINDERS, EpochPlan
+from streaming.order.nodes.shard_uses import first_uses, thinly_read
+from streaming.order.nodes.topology import Topology
+from streaming.order.nodes.worker import WorkerReader
+from streaming.order.report.explanation import Explanation, explain, node_warning
+from streaming.order.report.working_set import WorkingSet, working_set
 from streaming.order.spec import OrderSpec
-from streaming.order.thin import thinly_read
-from streaming.order.topology import Topology
-from streaming.order.uses import first_uses
 from streaming.order.weights import StreamWeight, resolve_draws
-from streaming.order.worker import WorkerReader
-from streaming.order.working_set import WorkingSet, working_set
 
 __all__ = [
+    "BATCHINGS",
+    "REMAINDERS",
     "Catalog",
     "Cursor",
     "EpochOrder",
@@ -38,6 +40,7 @@ __all__ = [
     "load_state",
     "node_warning",
     "resolve_draws",
+    "rows_drawn",
     "save_state",
     "thinly_read",
     "working_set",

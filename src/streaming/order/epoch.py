@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from streaming.errors import OptionError, SampleIndexError
 from streaming.order.batching.layout import Epoch
 from streaming.order.batching.table import BATCHINGS
+from streaming.order.batching.unit_merge import UnitMerge
 from streaming.order.bits import Purpose, derive_key
 from streaming.order.catalog import Catalog
-from streaming.order.lanes import Mixing, Part, ShardUses
-from streaming.order.part_reader import PartReader, part_reader
-from streaming.order.runs import Drawn, sum_of_run_squares, sum_of_squares
-from streaming.order.sampling import Sampling, draw
 from streaming.order.shuffle.table import SHUFFLES
 from streaming.order.spec import OrderSpec
-from streaming.order.unit_merge import UnitMerge
+from streaming.order.sub_orders.reader import PartReader, part_reader
+from streaming.order.sub_orders.runs import Drawn, sum_of_run_squares, sum_of_squares
+from streaming.order.sub_orders.sampling import Sampling, draw
+from streaming.order.sub_orders.sub_order import Mixing, Part, ShardUses
 from streaming.order.weights import checked_draws, one_pass
 
 MOST_DEFAULT_CANONICAL_NODES = 64
@@ -47,7 +47,8 @@ class EpochOrder:
         self.epoch = epoch
         self.draws = one_pass(catalog) if draws is None else checked_draws(catalog, draws)
         sampling = Sampling.of(spec.seed, spec.sampling_method, epoch, spec.sampling_granularity)
-        drawn = draw(catalog, self.draws, sampling)
+        self.drawn = drawn = draw(catalog, self.draws, sampling)
+        """What the epoch reads of each shard."""
         self.n_canonical_nodes, self.shuffle_block_size = self._resolved(drawn)
         batching = BATCHINGS[spec.batching_method]
         self.unit = _checked_unit(spec.batching_method, unit) if batching.takes_units else None
@@ -180,6 +181,11 @@ class OrderReader:
             if len(mine):
                 ids[mine] = part.ids(indices[mine])
         return ids
+
+
+def rows_drawn(order: EpochOrder) -> NDArray[np.int64]:
+    """Samples that the epoch takes from each shard, int64 (shard,)."""
+    return order.drawn.rows(order.catalog)
 
 
 def _checked_unit(method: str, unit: object) -> int:

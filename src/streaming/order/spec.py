@@ -9,8 +9,8 @@ import numpy as np
 
 from streaming.errors import OptionError
 from streaming.order.batching.table import BATCHINGS
-from streaming.order.sampling import SAMPLINGS
 from streaming.order.shuffle.table import SHUFFLES
+from streaming.order.sub_orders.sampling import SAMPLINGS
 
 MOST_CANONICAL_NODES: Final = 1 << 20
 

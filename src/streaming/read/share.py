@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, thinly_read
-from streaming.order.quality import rows_drawn
+from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, rows_drawn, thinly_read
 from streaming.read.at_start import first_samples_shown
 from streaming.read.cache_room import CacheRoom
 from streaming.read.demand import Demand

@@ -9,12 +9,12 @@ import pytest
 
 from streaming.errors import OptionError
 from streaming.order import Catalog, EpochOrder, OrderSpec
+from streaming.order.batching.even_merge import EvenMerge
 from streaming.order.bits import bits, bits_between, derive_key, keyed_order
 from streaming.order.grid import LaneGrid, spread
-from streaming.order.merge import EvenMerge
-from streaming.order.runs import sum_of_products, sum_of_squares
 from streaming.order.shuffle.ring import Ring
 from streaming.order.shuffle.window import Load, Samples, step
+from streaming.order.sub_orders.runs import sum_of_products, sum_of_squares
 
 
 def test_the_hash_is_splitmix64() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology
-from streaming.order.explanation import Explanation, explain
-from streaming.order.quality import shuffle_score
+from streaming.order import Catalog, EpochOrder, EpochPlan, Explanation, OrderSpec, Topology, explain
+from streaming.order.report.quality import shuffle_score
 
 SHAPES = [(2000, 600), (300, 1000), (20, 500), (1, 5000)]
 

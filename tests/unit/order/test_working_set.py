@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology, WorkingSet, thinly_read, working_set
-from streaming.order.thin import MOST_SHARE
+from streaming.order.nodes.shard_uses import MOST_SHARE
 
 
 def _order(sizes: list[int], draws: int | None = None, **chosen: Any) -> EpochOrder:

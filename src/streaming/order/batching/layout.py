@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from streaming.order.bits import Purpose, derive_key
 from streaming.order.catalog import Catalog
-from streaming.order.interleave import Interleave
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,6 +36,20 @@ class PartPlan:
     n_lanes: int
     seed: int
     block: int
+
+
+class Interleave(Protocol):
+    """Which order each position comes from, and which position it has there."""
+
+    @property
+    def n_positions(self) -> int:
+        """How many positions there are."""
+
+    def find(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The number of the order of every position, and the position there. int64 (position,) -> two of the same."""
+
+    def counts(self, position: int) -> list[int]:
+        """For each order, a position of it that nothing from `position` on lies before; the highest where possible."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from streaming.order.batching.layout import Epoch, Layout, stream_orders
-from streaming.order.unit_merge import UnitMerge
+from streaming.order.batching.unit_merge import UnitMerge
 
 
 class PerStream:

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
+from streaming.order.batching.even_merge import EvenMerge
 from streaming.order.batching.layout import Epoch, Layout, PartPlan, shards_of_streams
-from streaming.order.merge import EvenMerge
 
 
 class Random:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from streaming.order.batching.even_merge import EvenMerge
 from streaming.order.batching.layout import Epoch, Layout, stream_orders
-from streaming.order.merge import EvenMerge
 
 
 class Stratified:

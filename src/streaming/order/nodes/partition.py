@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streaming.order.bits import Purpose, bits, derive_key
 from streaming.order.grid import LaneGrid
-from streaming.order.topology import Topology
+from streaming.order.nodes.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streaming.order.bits import Purpose, bits, derive_key, keyed_order
 from streaming.order.catalog import Catalog
-from streaming.order.runs import MOST_ROWS_PER_RUN, Drawn, check_run_count
+from streaming.order.sub_orders.runs import MOST_ROWS_PER_RUN, Drawn, check_run_count
 
 SAMPLINGS: Final = ("balanced", "fixed")
 

@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order.node_lanes import Lanes
-from streaming.order.partition import node_share
-from streaming.order.plan import EpochPlan
-from streaming.order.quality import rows_drawn
-from streaming.order.unit_merge import UnitMerge
+from streaming.order.batching.unit_merge import UnitMerge
+from streaming.order.epoch import rows_drawn
+from streaming.order.nodes.assignment import Lanes
+from streaming.order.nodes.partition import node_share
+from streaming.order.nodes.plan import EpochPlan
 
 _LONGEST_PERIOD: Final = 64
 _MOST_BATCHES: Final = 1024

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
-from streaming.order.plan import EpochPlan
+from streaming.order.nodes.plan import EpochPlan
 
 _SAMPLES_PER_LANE: Final = 128
 _FEWEST_PER_CALL: Final = 1 << 13

@@ -22,11 +22,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order.epoch import EpochOrder
-from streaming.order.lanes import ShardUses
-from streaming.order.node_lanes import Lanes, all_lanes
-from streaming.order.runs import Drawn, sum_of_run_squares
-from streaming.order.sampling import Sampling, draw
+from streaming.order.epoch import EpochOrder, rows_drawn
+from streaming.order.nodes.assignment import Lanes, all_lanes
+from streaming.order.sub_orders.runs import sum_of_run_squares
+from streaming.order.sub_orders.sub_order import ShardUses
 
 LONGEST_WINDOW: Final = 1000
 N_PLACES: Final = 5
@@ -89,15 +88,9 @@ def shuffle_score(order: EpochOrder) -> ShuffleScore:
     return ShuffleScore(tuple(mixing), min(1.0, spread), strip, window)
 
 
-def rows_drawn(order: EpochOrder) -> NDArray[np.int64]:
-    """Samples that the epoch takes from each shard, int64 (shard,)."""
-    return drawn_by(order).rows(order.catalog)
-
-
 def typical_run(order: EpochOrder) -> float:
     """Samples that are read from a shard in one pass, as a sample sees it: Σz²/Σz over the runs of the epoch."""
-    drawn = drawn_by(order)
-    return sum_of_run_squares(order.catalog, drawn) / max(1, int(drawn.rows(order.catalog).sum()))
+    return sum_of_run_squares(order.catalog, order.drawn) / max(1, int(rows_drawn(order).sum()))
 
 
 def stretches(order: EpochOrder, lanes: Lanes) -> NDArray[np.float64]:
@@ -142,13 +135,6 @@ def intervals(order: EpochOrder, lanes: Lanes) -> tuple[NDArray[np.int64], NDArr
     begins = np.where(same, np.maximum(begins, before), begins)
     some = ends > begins
     return shards[some], begins[some], ends[some]
-
-
-def drawn_by(order: EpochOrder) -> Drawn:
-    """What the epoch reads of each shard."""
-    spec = order.spec
-    sampling = Sampling.of(spec.seed, spec.sampling_method, order.epoch, spec.sampling_granularity)
-    return draw(order.catalog, order.draws, sampling)
 
 
 def _ticks(uses: ShardUses, lane_sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:

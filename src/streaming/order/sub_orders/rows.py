@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streaming.order.bijection import ROUNDS, permuted
 from streaming.order.bits import bits, chained_bits
 from streaming.order.catalog import Catalog
-from streaming.order.runs import PIECE_BITS, Drawn
+from streaming.order.sub_orders.runs import PIECE_BITS, Drawn
 
 _KEPT_ROWS: Final = 1 << 22
 _RING_START: Final = ROUNDS << 32

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from streaming.errors import OptionError
 from streaming.order.epoch import EpochOrder
-from streaming.order.node_lanes import all_lanes, lanes_at, lanes_of_batches
-from streaming.order.partition import SlotKeys, rank_positions
-from streaming.order.shares import Share, node_shares, node_slots_by_sort
-from streaming.order.topology import Topology
-from streaming.order.uses import LanesFrom, returning_shards, uses_of_node
+from streaming.order.nodes.assignment import all_lanes, lanes_at, lanes_of_batches
+from streaming.order.nodes.partition import SlotKeys, rank_positions
+from streaming.order.nodes.shard_uses import LanesFrom, returning_shards, uses_of_node
+from streaming.order.nodes.slots import Share, node_shares, node_slots_by_sort
+from streaming.order.nodes.topology import Topology
 
 REMAINDERS: Final = ("pad", "drop", "exact")
 _SLOTS_AT_ONCE: Final = 1 << 14

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order.epoch import EpochOrder
-from streaming.order.lanes import ShardUses
-from streaming.order.topology import Topology
+from streaming.order.nodes.topology import Topology
+from streaming.order.sub_orders.sub_order import ShardUses
+
+MOST_SHARE: Final = 1 / 16
+MOST_ROWS: Final = 500
+"""Of one shard, read one by one: more requests cost more than the shard."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -84,6 +89,21 @@ def returning_shards(order: EpochOrder, reads: list[LanesFrom]) -> NDArray[np.in
                 pairs = np.sort(uses.shard * part.grid.n_lanes + uses.lane)
                 found.append(pairs[1:][pairs[1:] == pairs[:-1]] // part.grid.n_lanes)
     return np.unique(np.concatenate(found))
+
+
+def thinly_read(order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | None:
+    """Which shards a node needs less than a sixteenth of this epoch: bool (shard,), None if there are none.
+
+    Only where an epoch takes a part of a stream can there be such shards: whole passes need them all, if by many nodes.
+    In closed form: a node reads its canonical nodes alone, or several nodes share one evenly.
+    """
+    drawn = order.drawn
+    if not drawn.samples_any:
+        return None
+    n_lanes = 1 if order.effective_algorithm == "naive" else order.n_canonical_nodes
+    needed = drawn.rows(order.catalog) / max(1.0, topology.n_nodes / n_lanes)
+    thin = (drawn.passes == 0) & (needed > 0) & (needed < MOST_SHARE * order.catalog.shard_sizes) & (needed < MOST_ROWS)
+    return thin if thin.any() else None
 
 
 def _sorted_uses(order: EpochOrder, part_number: int, lanes: NDArray[np.int64]) -> tuple[ShardUses, NDArray[np.int64]]:

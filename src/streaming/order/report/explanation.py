@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order.epoch import EpochOrder
-from streaming.order.node_reads import NodeReads
-from streaming.order.plan import EpochPlan
-from streaming.order.quality import ShuffleScore, most_at_once, rows_drawn, shuffle_score, typical_run
-from streaming.order.topology import Topology
-from streaming.order.working_set import working_set
+from streaming.order.epoch import EpochOrder, rows_drawn
+from streaming.order.nodes.plan import EpochPlan
+from streaming.order.nodes.topology import Topology
+from streaming.order.report.node_reads import NodeReads
+from streaming.order.report.quality import ShuffleScore, most_at_once, shuffle_score, typical_run
+from streaming.order.report.working_set import working_set
 from streaming.units import shown_bytes
 
 MOST_EXTRA_DOWNLOADS: Final = 0.05

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order.bits import smallest_type
-from streaming.order.lanes import Lane, Part, RunTable
-from streaming.order.rows import RowReader
 from streaming.order.shuffle.protocol import PointShuffle
+from streaming.order.sub_orders.rows import RowReader
+from streaming.order.sub_orders.sub_order import Lane, Part, RunTable
 
 
 class PartReader(Protocol):

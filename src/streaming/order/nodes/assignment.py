@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.order.batching.unit_merge import UnitMerge
 from streaming.order.epoch import EpochOrder
 from streaming.order.grid import LaneGrid, most_missed
-from streaming.order.partition import lanes_of_node, node_share
-from streaming.order.topology import Topology
-from streaming.order.unit_merge import UnitMerge
+from streaming.order.nodes.partition import lanes_of_node, node_share
+from streaming.order.nodes.topology import Topology
 
 _LARGEST_TABLE: Final = 1 << 22
 

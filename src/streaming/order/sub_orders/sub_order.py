@@ -12,11 +12,11 @@ from streaming.errors import OptionError
 from streaming.order.bits import Purpose, bits, chained_bits, derive_key, keyed_order
 from streaming.order.catalog import Catalog
 from streaming.order.grid import LaneGrid
-from streaming.order.rows import RowChoice
-from streaming.order.runs import Drawn, Runs, lay_runs
-from streaming.order.sampling import Sampling
 from streaming.order.shuffle.protocol import LaneShuffle, PointShuffle, RunUses
 from streaming.order.shuffle.table import SHUFFLES, STORED, Lanewise, Pointwise
+from streaming.order.sub_orders.rows import RowChoice
+from streaming.order.sub_orders.runs import Drawn, Runs, lay_runs
+from streaming.order.sub_orders.sampling import Sampling
 
 LONGEST_LANE: Final = 1 << 42
 WIDEST_SPAN: Final = 1 << 31

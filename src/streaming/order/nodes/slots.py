@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.order.batching.even_merge import EvenMerge
+from streaming.order.batching.unit_merge import UnitMerge
 from streaming.order.bits import smallest_type
 from streaming.order.epoch import EpochOrder
-from streaming.order.merge import EvenMerge
-from streaming.order.partition import lane_counts, node_positions, node_share, steps_to_lanes
-from streaming.order.topology import Topology
-from streaming.order.unit_merge import UnitMerge
+from streaming.order.nodes.partition import lane_counts, node_positions, node_share, steps_to_lanes
+from streaming.order.nodes.topology import Topology
 
 _LARGEST_TABLE: Final = 1 << 22
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streaming.order.node_reads import NodeReads
-from streaming.order.plan import EpochPlan
-from streaming.order.quality import stretches
+from streaming.order.nodes.plan import EpochPlan
+from streaming.order.report.node_reads import NodeReads
+from streaming.order.report.quality import stretches
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.order.batching.even_merge import EvenMerge
 from streaming.order.bits import Purpose, bits_between, derive_key, smallest_type
-from streaming.order.merge import EvenMerge
 
 BLOCK_BITS: Final = 12
 _BLOCK: Final = 1 << BLOCK_BITS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, rows_drawn, thinly_read
+from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, rows_drawn, sparsely_read
 from streaming.read.at_start import first_samples_shown
 from streaming.read.cache_room import CacheRoom
 from streaming.read.demand import Demand
@@ -134,7 +134,7 @@ def _rules(share: Share) -> ListRules:
 
 def _thin(store: SampleStore, order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | None:
     """The shards that are read by range because so little of them is needed; None if there are none."""
-    thin = thinly_read(order, topology)
+    thin = sparsely_read(order, topology)
     return None if thin is None else thin & store.files.by_parts
 
 

@@ -1,4 +1,4 @@
-"""Which shards a node will need, in order of first use: what read-ahead works from, without evaluating the order."""
+"""Which shards a node needs: in order of first use, for read-ahead, and which it reads sparsely. In closed form."""
 
 from __future__ import annotations
 
@@ -9,48 +9,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order.epoch import EpochOrder
+from streaming.order.nodes.assignment import CanonicalNodeSets
 from streaming.order.nodes.topology import Topology
-from streaming.order.sub_orders.sub_order import ShardUses
 
-MOST_SHARE: Final = 1 / 16
-MOST_ROWS: Final = 500
-"""Of one shard, read one by one: more requests cost more than the shard."""
+SPARSE_SHARE: Final = 1 / 16
+SPARSE_ROWS: Final = 500
+"""A shard is read sparsely if a node needs less than this share and fewer than this number of its rows.
+
+Each such row is a request of its own; more requests would cost more than the shard."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class LanesFrom:
-    """Canonical nodes that are read, int64 (lane,) for each order, and the position from which on they are."""
+class ReadsFrom:
+    """Canonical nodes of each sub-order that are read, and the position from which on they are."""
 
-    lanes: list[NDArray[np.int64]]
+    canonical_nodes: CanonicalNodeSets
     position: int
 
 
 def first_uses(order: EpochOrder, topology: Topology, node: int, position: int, limit: int) -> NDArray[np.int64]:
-    """Shards that `node` may need at or after `position`, in order of first use, each once: int64 (≤ limit,).
+    """Return the shards that `node` may need from `position` on, by first use, each once: int64 (≤ limit,).
 
-    For any batch size; `EpochPlan.first_uses` knows the batch size and lists only what is really read. Here the shards
-    of the node's own canonical nodes come first. Those of the others follow, as batches that are not a multiple of
-    the number of canonical nodes are cut elsewhere.
+    For any batch size. (`EpochPlan.first_uses` knows the batch size, and lists only shards that are really read.) The
+    shards of the node's own canonical nodes come first. Those of the other canonical nodes follow, since batches that
+    are not a multiple of the number of canonical nodes are cut elsewhere.
     """
     own, others = [], []
-    for part in order.parts:
-        n_lanes = part.grid.n_lanes
-        first = n_lanes * node // topology.n_nodes
-        own.append(np.arange(first, -(-n_lanes * (node + 1) // topology.n_nodes)))
-        others.append(np.setdiff1d(np.arange(n_lanes), own[-1]))
-    shards = uses_of_node(order, [LanesFrom(own, position)], limit)
+    for sub_order in order.sub_orders:
+        n_canonical_nodes = sub_order.n_canonical_nodes
+        first = n_canonical_nodes * node // topology.n_nodes
+        own.append(np.arange(first, -(-n_canonical_nodes * (node + 1) // topology.n_nodes)))
+        others.append(np.setdiff1d(np.arange(n_canonical_nodes), own[-1]))
+    shards = uses_of_node(order, [ReadsFrom(own, position)], limit)
     if len(shards) < limit and any(map(len, others)):
-        rest = uses_of_node(order, [LanesFrom(others, position)], order.catalog.n_shards)
+        rest = uses_of_node(order, [ReadsFrom(others, position)], order.catalog.n_shards)
         shards = np.concatenate([shards, rest[~np.isin(rest, shards)]])
     return shards[:limit]
 
 
 def uses_of_node(
-    order: EpochOrder, reads: list[LanesFrom], limit: int, *, with_spent: bool = True
+    order: EpochOrder, reads: list[ReadsFrom], limit: int, *, with_spent: bool = True
 ) -> NDArray[np.int64]:
-    """Shards that these canonical nodes need from these positions on, in order of first use: int64 (≤ limit,).
+    """Return the shards that these reads need, in order of first use, each once: int64 (≤ limit,).
 
-    `with_spent`: at the end also those that are almost surely done with.
+    With `with_spent`, shards follow at the end that are almost surely no longer needed.
     """
     sure: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     spent: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -58,16 +60,17 @@ def uses_of_node(
         if read.position >= order.n_samples:
             continue
         begins = order.merge.counts(read.position) if order.merge else [read.position]
-        for number, (part, begin, lanes) in enumerate(zip(order.parts, begins, read.lanes)):
-            if begin >= part.n_samples or not len(lanes):
+        for number, (sub_order, begin) in enumerate(zip(order.sub_orders, begins)):
+            canonical_nodes = read.canonical_nodes[number]
+            if begin >= sub_order.n_samples or not len(canonical_nodes):
                 continue
-            uses, first = _sorted_uses(order, number, lanes)
-            bounds = np.zeros(part.grid.n_lanes, np.int64)
-            bounds[lanes] = part.grid.first_ranks(lanes, begin)
-            bound = bounds[uses.lane]
+            uses, first = order.shard_uses(number, canonical_nodes)
+            bounds = np.zeros(sub_order.n_canonical_nodes, np.int64)
+            bounds[canonical_nodes] = sub_order.grid.first_ranks(canonical_nodes, begin)
+            bound = bounds[uses.canonical_node]
             needed = uses.end > bound
-            # Beyond its likely end, by more than chance explains, a run is almost surely done with: those come last.
-            done = needed & (uses.likely_end + part.block // 8 < bound)
+            # Further beyond its likely end than chance explains, a run is almost surely done: such runs come last.
+            done = needed & (uses.likely_end + sub_order.block // 8 < bound)
             needed &= ~done
             sure.append((first[needed], uses.shard[needed]))
             spent.append((first[done], uses.shard[done]))
@@ -76,56 +79,40 @@ def uses_of_node(
     return _distinct(shards, limit)
 
 
-def returning_shards(order: EpochOrder, reads: list[LanesFrom]) -> NDArray[np.int64]:
-    """Shards that some of these canonical nodes use several times in the epoch, ascending: int64 (shard,).
+def returning_shards(order: EpochOrder, reads: list[ReadsFrom]) -> NDArray[np.int64]:
+    """Return the shards that one of these canonical nodes uses several times in the epoch: int64 (shard,), ascending.
 
-    A ring uses those at its seam where it begins and where it ends, and not between.
+    A ring uses the shards at its seam where it begins and where it ends, and not in between.
     """
     found = [np.zeros(0, np.int64)]
     for read in reads:
-        for number, (part, lanes) in enumerate(zip(order.parts, read.lanes)):
-            if part.n_samples and len(lanes):
-                uses, _ = _sorted_uses(order, number, lanes)
-                pairs = np.sort(uses.shard * part.grid.n_lanes + uses.lane)
-                found.append(pairs[1:][pairs[1:] == pairs[:-1]] // part.grid.n_lanes)
+        for number, (sub_order, canonical_nodes) in enumerate(zip(order.sub_orders, read.canonical_nodes)):
+            if sub_order.n_samples and len(canonical_nodes):
+                uses, _ = order.shard_uses(number, canonical_nodes)
+                pairs = np.sort(uses.shard * sub_order.n_canonical_nodes + uses.canonical_node)
+                found.append(pairs[1:][pairs[1:] == pairs[:-1]] // sub_order.n_canonical_nodes)
     return np.unique(np.concatenate(found))
 
 
-def thinly_read(order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | None:
-    """Which shards a node needs less than a sixteenth of this epoch: bool (shard,), None if there are none.
+def sparsely_read(order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | None:
+    """Return which shards a node reads so sparsely that it is better off without the rest of them: bool (shard,).
 
-    Only where an epoch takes a part of a stream can there be such shards: whole passes need them all, if by many nodes.
-    In closed form: a node reads its canonical nodes alone, or several nodes share one evenly.
+    None if there are none. Only a partial pass over a stream leaves such shards: whole passes need all rows, if on
+    several nodes. The closed form assumes that a node reads its canonical nodes alone, or that several nodes share one
+    evenly.
     """
     drawn = order.drawn
     if not drawn.samples_any:
         return None
-    n_lanes = 1 if order.effective_algorithm == "naive" else order.n_canonical_nodes
-    needed = drawn.rows(order.catalog) / max(1.0, topology.n_nodes / n_lanes)
-    thin = (drawn.passes == 0) & (needed > 0) & (needed < MOST_SHARE * order.catalog.shard_sizes) & (needed < MOST_ROWS)
-    return thin if thin.any() else None
-
-
-def _sorted_uses(order: EpochOrder, part_number: int, lanes: NDArray[np.int64]) -> tuple[ShardUses, NDArray[np.int64]]:
-    """The uses of these canonical nodes by first use, and the positions of those; kept on the order."""
-    key = (part_number, lanes.tobytes())
-    kept = order.uses_by_lanes.get(key)
-    if kept is None:
-        part = order.parts[part_number]
-        uses = part.uses(lanes)
-        # The position of a rank, on the scale of the whole epoch. Only the order counts, so floats will do: they are
-        # exact to 2**53, and equal inputs are equal everywhere.
-        scale = part.grid.n_lanes * (order.n_samples / max(1, part.n_samples))
-        first = (uses.first * scale).astype(np.int64)
-        ascending = np.argsort(first, kind="stable")
-        columns = (uses.shard, uses.lane, uses.first, uses.likely_end, uses.end)
-        kept = ShardUses(*(column[ascending] for column in columns)), first[ascending]
-        order.uses_by_lanes[key] = kept  # made twice by two threads, it is the same
-    return kept
+    n_canonical_nodes = 1 if order.effective_algorithm == "naive" else order.n_canonical_nodes
+    needed = drawn.rows(order.catalog) / max(1.0, topology.n_nodes / n_canonical_nodes)
+    few = (needed > 0) & (needed < SPARSE_SHARE * order.catalog.shard_sizes) & (needed < SPARSE_ROWS)
+    sparse = few & (drawn.passes == 0)
+    return sparse if sparse.any() else None
 
 
 def _merged(pieces: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> NDArray[np.int64]:
-    """The shards of several pieces by first use."""
+    """Return the shards of all pieces by first use. A piece: first uses, ascending, and shards, int64 (use,) each."""
     if len(pieces) == 1:
         return pieces[0][1]
     first = np.concatenate([piece[0] for piece in pieces])
@@ -133,7 +120,7 @@ def _merged(pieces: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> NDArra
 
 
 def _distinct(shards: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """The first `limit` different shards, in their order."""
+    """Return the first `limit` distinct shards, in their order."""
     for head in (shards[: 4 * limit], shards):
         distinct = head[np.sort(np.unique(head, return_index=True)[1])]
         if len(distinct) >= limit or len(head) == len(shards):

@@ -1,1 +1,1 @@
-"""One sub-order: which runs an epoch reads of some shards, dealt to canonical nodes and shuffled, evaluated lazily."""
+"""One sub-order: the runs that an epoch reads of some shards, dealt to canonical nodes, shuffled and read lazily."""

@@ -83,8 +83,8 @@ def steady_us(order: EpochOrder, topology: Topology, n_workers: int, n_stretches
     """
     plan = EpochPlan(order, topology, BATCH_SIZE, whole_units(MIDDLE // 5, order))
     reader = WorkerReader(plan, 3, 0, n_workers)
-    n_lanes = order.n_canonical_nodes // topology.n_nodes
-    n_samples = max(2 * n_lanes, 4) * 80_000 // topology.ranks_per_node // n_workers
+    n_canonical_nodes = order.n_canonical_nodes // topology.n_nodes
+    n_samples = max(2 * n_canonical_nodes, 4) * 80_000 // topology.ranks_per_node // n_workers
     n_samples = -(-n_samples // 24_576) * 24_576
     reader.next_ids(n_samples)
     stretches = []

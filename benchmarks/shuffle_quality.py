@@ -23,11 +23,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology
-from streaming.order.explanation import Explanation, explain
-from streaming.order.node_lanes import all_lanes
-from streaming.order.partition import node_share
-from streaming.order.quality import shuffle_score, stretches
+from streaming.order import Catalog, EpochOrder, EpochPlan, Explanation, OrderSpec, Topology, explain
+from streaming.order.nodes.assignment import all_canonical_nodes
+from streaming.order.nodes.partition import node_share
+from streaming.order.report.quality import shuffle_score
+from streaming.order.report.shards_in_use import fractions_in_use
 
 RANKS_PER_NODE: Final = 8
 BATCH_SIZE: Final = 32
@@ -84,7 +84,7 @@ def counted_downloads(order: EpochOrder, shape: Shape, topology: Topology) -> fl
     ids, pairs = order.take(0, order.n_samples), []
     for begin in range(0, plan.stop, plan.global_batch):
         positions = plan.source(np.arange(begin, min(begin + plan.global_batch, plan.stop), dtype=np.int64))
-        positions = positions[np.argsort(order.canonical_nodes(positions), kind="stable")]
+        positions = positions[np.argsort(order.locate(positions)[0], kind="stable")]
         ends = [node_share(len(positions), topology, node)[1] for node in range(topology.n_nodes)]
         nodes = np.repeat(np.arange(topology.n_nodes), np.diff(ends, prepend=0))
         pairs.append(np.unique(nodes * shape.n_shards + ids[positions] // shape.rows))
@@ -124,13 +124,13 @@ def plot(path: str) -> None:
     left.set(xscale="log", xlabel="block, in shards (dot: the default)", ylabel="shuffle score", ylim=(0, 1.02))
     left.legend(fontsize=8)
     nodes = np.unique(np.concatenate([np.arange(1, 17), np.arange(16, 129, 4)]))
-    for n_lanes in (64, 2048):
-        order = SHAPES[1].order(num_canonical_nodes=n_lanes, shuffle_algo="py1s")
+    for n_canonical_nodes in (64, 2048):
+        order = SHAPES[1].order(num_canonical_nodes=n_canonical_nodes, shuffle_algo="py1s")
         downloads = [
             explain(order, Topology(int(n) * RANKS_PER_NODE, RANKS_PER_NODE), BATCH_SIZE).downloads_per_shard
             for n in nodes
         ]
-        label = f"{n_lanes:,} canonical nodes" + (" (default)" if n_lanes == 64 else "")
+        label = f"{n_canonical_nodes:,} canonical nodes" + (" (default)" if n_canonical_nodes == 64 else "")
         right.plot(nodes, downloads, label=label, linewidth=1.2)
     right.set(xlabel="nodes", ylabel="downloads of a shard, over all nodes", ylim=(0.9, 3))
     right.legend(fontsize=8)
@@ -145,7 +145,7 @@ def main() -> None:
     path = parser.parse_args().plot
     for shape in SHAPES:
         order = shape.order()
-        spread = stretches(order, all_lanes(order)).mean()
+        spread = fractions_in_use(order, all_canonical_nodes(order)).mean()
         score = shuffle_score(order)
         print(
             f"\n**{shape.name}** ({order.n_canonical_nodes} canonical nodes, a block of "

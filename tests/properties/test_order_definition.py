@@ -1,4 +1,4 @@
-"""The lazily evaluated order is the one that the design defines, written out here with integers and whole sorts."""
+"""The order that is evaluated lazily is the order by definition, written out here with integers and whole sorts."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def bits(key: int, counter: int) -> int:
     return mix((key + counter * _GAMMA) & _WORD)
 
 
-def lane_of_residue(n_lanes: int) -> list[int]:
-    n_bits = max(1, (n_lanes - 1).bit_length())
-    reversed_numbers = [int(f"{number:0{n_bits}b}"[::-1], 2) for number in range(n_lanes)]
+def spread_of(n_canonical_nodes: int) -> list[int]:
+    n_bits = max(1, (n_canonical_nodes - 1).bit_length())
+    reversed_numbers = [int(f"{number:0{n_bits}b}"[::-1], 2) for number in range(n_canonical_nodes)]
     return [sorted(reversed_numbers).index(number) for number in reversed_numbers]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A run: rows of a shard in the order in which its places stand for them."""
+    """A run: the rows of a shard, in the order of the places that stand for them."""
 
     shard: int
     pass_number: int
@@ -67,7 +67,7 @@ def permuted_by_words(n: int, number: int, key: int) -> int:
 
 
 def taken(sizes: list[int], wanted: int, spec: OrderSpec, key: int, first_shard: int) -> list[int]:
-    """How many rows each shard of a stream gives to a part of a pass: systematic sampling of picks."""
+    """Return how many rows each shard of a stream gives to a partial pass: systematic sampling of picks."""
     order = sorted((shard for shard in range(len(sizes)) if sizes[shard]), key=lambda s: bits(key, first_shard + s))
     g = spec.sampling_granularity
     picks = [shard for shard in order for _ in range(-(-sizes[shard] // g))]
@@ -85,11 +85,11 @@ def taken(sizes: list[int], wanted: int, spec: OrderSpec, key: int, first_shard:
 
 
 def subset(size: int, n_rows: int, g: int, key: int) -> list[int]:
-    """Rows of a shard: stretches of g neighbours on a ring that begins anywhere, in keyed order, the rest last."""
+    """Return rows of a shard: segments of g neighbours on a ring with a keyed start, in keyed order, the rest last."""
     start = (bits(key, 6 << 32) >> 32) * size >> 32 if g > 1 else 0
     n_whole = size // g
-    stretches = [permuted_by_words(n_whole, t, key) for t in range(n_whole)]
-    laid = [s * g + offset for s in stretches for offset in range(g)] + list(range(n_whole * g, size))
+    segments = [permuted_by_words(n_whole, t, key) for t in range(n_whole)]
+    laid = [s * g + offset for s in segments for offset in range(g)] + list(range(n_whole * g, size))
     return [(start + place) % size for place in laid][:n_rows]
 
 
@@ -124,7 +124,7 @@ def permuted_rows(run: Rows, permute_key: int) -> tuple[int, ...]:
     return tuple(run.rows[permuted_by_words(n, place, key)] for place in range(n))
 
 
-def lane_runs(runs: list[Rows], start: int, stop: int) -> list[Rows]:
+def runs_between(runs: list[Rows], start: int, stop: int) -> list[Rows]:
     cut, offset = [], 0
     for run in runs:
         rows = run.rows[max(0, start - offset) : max(0, stop - offset)]
@@ -135,7 +135,7 @@ def lane_runs(runs: list[Rows], start: int, stop: int) -> list[Rows]:
 
 
 def ring_order(runs: list[Rows], block: int, key: int) -> list[tuple[int, int]]:
-    """(shard, row) in the order of one canonical node: one sort by (key, place)."""
+    """Return (shard, row) in the order of one canonical node, by one sort by (key, place)."""
     n = sum(len(run.rows) for run in runs)
     top, place, entries = n << 20, 0, []
     for run in runs:
@@ -151,7 +151,7 @@ def ring_order(runs: list[Rows], block: int, key: int) -> list[tuple[int, int]]:
 
 
 def block_order(runs: list[Rows], block: int, algo: str, key: int) -> list[tuple[int, int]]:
-    """(shard, row) in the order of one canonical node: block by block, each sorted by (32 bits, place)."""
+    """Return (shard, row) in the order of one canonical node: block by block, each sorted by (32 bits, place)."""
     places = [(run.shard, row) for run in runs for row in run.rows]
     block = min(block, 1 << 33)
     width = block // 4 if algo == "py1br" else 0
@@ -185,8 +185,10 @@ class Case:
         return [sum(len(stream) for stream in self.streams[:number]) for number in range(len(self.streams))]
 
 
-def order_of_shards(spec: OrderSpec, seed: int, n_lanes: int, block: int, shards: list[int], case: Case) -> list[int]:
-    """The sample ids of one order: of these shards, with a seed of its own."""
+def order_of_shards(
+    spec: OrderSpec, seed: int, n_canonical_nodes: int, block: int, shards: list[int], case: Case
+) -> list[int]:
+    """Return the sample ids of one sub-order: of these shards, with a seed of its own."""
     first = case.catalog().first_sample.tolist()
     runs = dealt_runs(spec, seed, shards, case)
     dealt = [(run.shard, row) for run in runs for row in run.rows]
@@ -195,23 +197,26 @@ def order_of_shards(spec: OrderSpec, seed: int, n_lanes: int, block: int, shards
         key = derive(seed, case.epoch, _BIJECTION)
         places = [permuted(n, q, lambda turn, right: bits(derive(key, turn), right)) for q in range(n)]
         return [first[dealt[place][0]] + dealt[place][1] for place in places]
-    lanes: list[list[tuple[int, int]]] = []
-    spread, start = lane_of_residue(n_lanes), 0
-    for lane in range(n_lanes):
-        stop = start - (spread.index(lane) - n) // n_lanes
-        mine = lane_runs(runs, start, stop)
+    canonical_nodes: list[list[tuple[int, int]]] = []
+    spread, start = spread_of(n_canonical_nodes), 0
+    for canonical_node in range(n_canonical_nodes):
+        stop = start - (spread.index(canonical_node) - n) // n_canonical_nodes
+        mine = runs_between(runs, start, stop)
         if spec.shuffle:
-            run_key = derive(seed, case.epoch, lane, _RUN_ORDER)
+            run_key = derive(seed, case.epoch, canonical_node, _RUN_ORDER)
             mine.sort(key=lambda run: bits(bits(run_key, run.shard), run.pass_number))
-            key = derive(seed, case.epoch, lane, _SHUFFLE)
+            key = derive(seed, case.epoch, canonical_node, _SHUFFLE)
             if spec.shuffle_algo in ("py1b", "py1br"):
-                lanes.append(block_order(mine, block, spec.shuffle_algo, key))
+                canonical_nodes.append(block_order(mine, block, spec.shuffle_algo, key))
             else:
-                lanes.append(ring_order(mine, block if spec.shuffle_algo == "py1e" else 0, key))
+                canonical_nodes.append(ring_order(mine, block if spec.shuffle_algo == "py1e" else 0, key))
         else:
-            lanes.append(dealt[start:stop])
+            canonical_nodes.append(dealt[start:stop])
         start = stop
-    return [first[shard] + row for shard, row in (lanes[spread[q % n_lanes]][q // n_lanes] for q in range(n))]
+    return [
+        first[shard] + row
+        for shard, row in (canonical_nodes[spread[q % n_canonical_nodes]][q // n_canonical_nodes] for q in range(n))
+    ]
 
 
 SHARDS = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 60)), max_size=14)
@@ -237,15 +242,17 @@ def cases(draw: st.DrawFn, n_streams: int) -> Case:
 @settings(max_examples=200, deadline=None)
 @given(case=cases(n_streams=1), spec=SPECS)
 def test_the_order_is_the_one_that_is_defined(case: Case, spec: OrderSpec) -> None:
-    """One whole sort for each canonical node gives the sequence that windows give."""
+    """One sort of each whole canonical node gives the same sequence as windows."""
     order = EpochOrder(spec, case.catalog(), case.epoch, np.array(case.draws))
     shards = list(range(len(case.streams[0])))
-    lanes, block = order.n_canonical_nodes, order.shuffle_block_size
-    assert order.take(0, order.n_samples).tolist() == order_of_shards(spec, spec.seed, lanes, block, shards, case)
+    canonical_nodes, block = order.n_canonical_nodes, order.shuffle_block_size
+    assert order.take(0, order.n_samples).tolist() == order_of_shards(
+        spec, spec.seed, canonical_nodes, block, shards, case
+    )
 
 
 def merged_evenly(lengths: list[int]) -> list[int]:
-    """Which sequence comes at each position of the even merge, by joining the two lightest again and again."""
+    """Return which sequence comes at each position of the even merge: join the two lightest, again and again."""
     piles = [(n, number, [number] * n) for number, n in enumerate(lengths) if n]
     number = len(lengths)
     while len(piles) > 1:
@@ -261,25 +268,33 @@ def merged_evenly(lengths: list[int]) -> list[int]:
     return piles[0][2] if piles else []
 
 
-def units_of(order: list[int], n_lanes: int, unit: int) -> list[list[int]]:
-    """The units that lie wholly in canonical nodes, which take turns."""
-    lanes = [order[residue::n_lanes] for residue in range(n_lanes)]
-    whole = [[lane[first : first + unit] for first in range(0, len(lane) - unit + 1, unit)] for lane in lanes]
-    return [lane[turn] for turn in range(len(whole[0]) if whole else 0) for lane in whole if turn < len(lane)]
+def units_of(order: list[int], n_canonical_nodes: int, unit: int) -> list[list[int]]:
+    """Return the units that lie wholly in canonical nodes. The canonical nodes take turns."""
+    canonical_nodes = [order[residue::n_canonical_nodes] for residue in range(n_canonical_nodes)]
+    whole = [
+        [canonical_node[first : first + unit] for first in range(0, len(canonical_node) - unit + 1, unit)]
+        for canonical_node in canonical_nodes
+    ]
+    return [
+        canonical_node[turn]
+        for turn in range(len(whole[0]) if whole else 0)
+        for canonical_node in whole
+        if turn < len(canonical_node)
+    ]
 
 
-def order_of_streams(spec: OrderSpec, n_lanes: int, block: int, case: Case, unit: int) -> list[int]:
-    """An epoch in which every stream has an order of its own."""
+def order_of_streams(spec: OrderSpec, n_canonical_nodes: int, block: int, case: Case, unit: int) -> list[int]:
+    """Return the sample ids of an epoch in which every stream has a sub-order of its own."""
     method, total = spec.batching_method, max(1, sum(case.draws))
     pieces: list[list[list[int]]] = []
     for stream, (first, n) in enumerate(zip(case.first_shards(), case.draws)):
-        lanes = n_lanes
+        canonical_nodes = n_canonical_nodes
         if method == "device_per_stream":
-            lanes = 1 << (max(1, min(n_lanes, n // (64 * unit))).bit_length() - 1)
+            canonical_nodes = 1 << (max(1, min(n_canonical_nodes, n // (64 * unit))).bit_length() - 1)
         shards = list(range(first, first + len(case.streams[stream])))
         seed = derive(spec.seed, stream, _STREAM)
-        order = order_of_shards(spec, seed, lanes, max(1, block * n // total), shards, case)
-        pieces.append(units_of(order, lanes if method == "device_per_stream" else 1, unit))
+        order = order_of_shards(spec, seed, canonical_nodes, max(1, block * n // total), shards, case)
+        pieces.append(units_of(order, canonical_nodes if method == "device_per_stream" else 1, unit))
     turns = merged_evenly([len(units) for units in pieces])
     if method != "stratified" and spec.shuffle:
         key, blocks = derive(spec.seed, case.epoch, _UNIT_ORDER), []
@@ -301,7 +316,7 @@ def order_of_streams(spec: OrderSpec, n_lanes: int, block: int, case: Case, unit
 def test_the_order_of_separate_streams_is_the_one_that_is_defined(
     case: Case, spec: OrderSpec, method: str, unit: int
 ) -> None:
-    """Each stream's own order, taken sample by sample or unit by unit."""
+    """The sub-orders of the streams, taken in turns sample by sample or unit by unit."""
     spec = replace(spec, batching_method=method)
     unit = 1 if method == "stratified" else unit
     order = EpochOrder(spec, case.catalog(), case.epoch, np.array(case.draws), unit)
@@ -310,7 +325,7 @@ def test_the_order_of_separate_streams_is_the_one_that_is_defined(
 
 
 def test_units_take_turns_in_blocks() -> None:
-    """10,000 units of unequal streams, entered anywhere, are the same as read from the start."""
+    """10,000 units of unequal streams are the same, whether entered anywhere or read from the start."""
     case = Case(((4000, 3000), (1500,), (2500,)), (7000, 1200, 4700), 1)
     spec = OrderSpec(seed=5, shuffle=True, shuffle_algo="py1s", batching_method="per_stream")
     order = EpochOrder(spec, case.catalog(), 1, np.array(case.draws), 1)
@@ -321,7 +336,7 @@ def test_units_take_turns_in_blocks() -> None:
 
 
 def test_long_runs_count_as_consecutive_runs() -> None:
-    """A shard of more than 2**20 rows is laid in pieces that follow each other."""
+    """A shard of more than 2**20 rows is laid out in consecutive pieces."""
     size = _MOST_ROWS + 5
     spec = OrderSpec(seed=3, shuffle=True, num_canonical_nodes=1, shuffle_block_size=10)
     order = EpochOrder(spec, Catalog(np.array([size]), np.array([1])), 0)

@@ -1,4 +1,4 @@
-"""The laws of the order, over generated datasets, settings, worlds and histories; law 6 is in test_order_nodes."""
+"""The laws of the order, over generated datasets, settings, worlds and histories. Law 6 is in test_order_nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALONE = Topology(1, 1)
 
 @dataclass(frozen=True)
 class OrderCase:
-    """Settings and data; `repr` is what hypothesis shows. `draws`: samples of each stream in an epoch."""
+    """Settings and data, shown by hypothesis as their `repr`. `draws`: samples of each stream in an epoch."""
 
     spec: OrderSpec
     streams: tuple[tuple[int, ...], ...]
@@ -42,7 +42,7 @@ class OrderCase:
     epoch: int
 
     def order(self, world: Topology = ALONE, batch_size: int = 3) -> EpochOrder:
-        """The order, which depends on world and batch size only where streams take turns by units."""
+        """Make the order. It depends on world and batch size only where streams take turns by units."""
         sizes = np.array([size for stream in self.streams for size in stream], np.int64)
         catalog = Catalog(sizes, np.array([len(stream) for stream in self.streams]))
         units = {"per_stream": batch_size * world.n_groups, "device_per_stream": batch_size}
@@ -84,7 +84,7 @@ REMAINDERS = st.sampled_from(["pad", "drop", "exact"])
 
 
 def first_ranks(world: Topology) -> range:
-    """One rank of each group."""
+    """Return one rank of each group."""
     return range(0, world.n_ranks, world.replication)
 
 
@@ -93,14 +93,14 @@ def global_batch(plan: EpochPlan, k: int) -> NDArray[np.int64]:
 
 
 def whole_units(start: int, order: EpochOrder) -> int:
-    """The last place up to `start` where reading can go on."""
+    """Return the last position up to `start` at which reading can go on."""
     return start // (order.unit or 1) * (order.unit or 1)
 
 
 @laws
 @given(case=order_cases())
 def test_each_sample_appears_as_often_as_it_was_drawn(case: OrderCase) -> None:
-    """Law 1."""
+    """Law 1: as often as drawn, except for what fills no unit; and evenly over the samples of a stream."""
     order = case.order()
     counts = np.bincount(order.take(0, order.n_samples), minlength=order.catalog.n_samples)
     left_out, first = order.left_out.tolist(), 0
@@ -114,14 +114,14 @@ def test_each_sample_appears_as_often_as_it_was_drawn(case: OrderCase) -> None:
         if order.unit is None:
             assert n_left == 0
         else:  # less than a unit in every canonical node
-            assert n_left < order.unit * max(part.grid.n_lanes for part in order.parts)
+            assert n_left < order.unit * max(sub_order.n_canonical_nodes for sub_order in order.sub_orders)
             assert case.spec.batching_method == "device_per_stream" or n_left < order.unit
 
 
 @laws
 @given(case=order_cases(), data=st.data())
 def test_any_cuts_and_any_access_give_the_whole(case: OrderCase, data: st.DataObject) -> None:
-    """Law 2: forwards, backwards, in pieces, at random, by a reader or without one."""
+    """Law 2: forwards, backwards, in pieces or at random, with a reader or without."""
     order = case.order()
     n = order.n_samples
     whole = order.take(0, n)
@@ -141,7 +141,7 @@ def test_any_cuts_and_any_access_give_the_whole(case: OrderCase, data: st.DataOb
 def test_global_batches_are_the_same_sets_in_every_world(
     case: OrderCase, one: Topology, other: Topology, per_rank: int, start: int
 ) -> None:
-    """Law 3: with the same global batch, the positions below N of batch k do not depend on who reads them."""
+    """Law 3: for equal global batches, the positions below N of batch k do not depend on the world."""
     common = math.lcm(one.n_groups, other.n_groups)
     assume(common <= 1000)
     sizes = [common * per_rank // world.n_groups for world in (one, other)]
@@ -166,7 +166,7 @@ def test_global_batches_are_the_same_sets_in_every_world(
 def test_every_batch_is_dealt_out_whole_and_evenly(
     case: OrderCase, world: Topology, batch_size: int, start: int, remainder: str
 ) -> None:
-    """Each position of an epoch goes to one rank; ranks get as many as each other (one less, under `exact`)."""
+    """Each position of an epoch goes to one rank. All ranks get equally many, or under `exact` one more or less."""
     order = case.order(world, batch_size)
     start = whole_units(start, order)
     plan = EpochPlan(order, world, batch_size, start, remainder)
@@ -198,7 +198,7 @@ def test_every_batch_is_dealt_out_whole_and_evenly(
 def test_after_any_history_of_resumes_the_samples_seen_are_the_start_of_the_order(
     case: OrderCase, data: st.DataObject
 ) -> None:
-    """Law 4: another world and another batch size at each resume change nothing."""
+    """Law 4: a different world and batch size at each resume change nothing."""
     method = case.spec.batching_method
     order = case.order(Topology(1, 1), 24 if method == "per_stream" else 3)
     whole, consumed, seen = order.take(0, order.n_samples), 0, []
@@ -220,7 +220,7 @@ def test_after_any_history_of_resumes_the_samples_seen_are_the_start_of_the_orde
 @laws
 @given(case=order_cases(), world=worlds(REPLICATED), batch_size=st.integers(1, 5), remainder=REMAINDERS)
 def test_replicas_agree(case: OrderCase, world: Topology, batch_size: int, remainder: str) -> None:
-    """Law 5: the ranks of a group get the same positions in the same order, and are on one node."""
+    """Law 5: the ranks of a group get equal positions in equal order, and are on one node."""
     plan = EpochPlan(case.order(world, batch_size), world, batch_size, remainder=remainder)
     assume(plan.n_batches * world.n_ranks <= 2000)
     for k in range(plan.n_batches):
@@ -244,7 +244,7 @@ def test_replicas_agree(case: OrderCase, world: Topology, batch_size: int, remai
 def test_workers_share_the_batches_of_their_rank(
     case: OrderCase, world: Topology, batch_size: int, n_workers: int, start: int, remainder: str, asked: int
 ) -> None:
-    """Batch k goes to worker k mod W, whole; however much a worker asks for at once."""
+    """Batch k goes whole to worker k mod W, however many samples a worker asks for at once."""
     order = case.order(world, batch_size)
     plan = EpochPlan(order, world, batch_size, whole_units(start, order), remainder)
     rank = world.n_ranks - 1
@@ -274,15 +274,15 @@ def test_workers_share_the_batches_of_their_rank(
 def test_every_shard_that_a_node_needs_is_foreseen(
     case: OrderCase, world: Topology, batch_size: int, start: int, skip: int
 ) -> None:
-    """From any position on, the shards in `first_uses` are distinct and hold all samples that are still to come."""
+    """From any position on, the shards in `first_uses` are distinct, and hold all samples that are still to come."""
     order = case.order(world, batch_size)
     start = whole_units(start, order)
     plan = EpochPlan(order, world, batch_size, start)
     assume(plan.n_batches <= 200)
     position = start + skip
     for node in {0, world.n_nodes // 2, world.n_nodes - 1}:
-        parts = [plan.node_batch(k, node) for k in range(plan.n_batches)]
-        positions = np.concatenate([np.zeros(0, np.int64), *parts])
+        batches = [plan.node_batch(k, node) for k in range(plan.n_batches)]
+        positions = np.concatenate([np.zeros(0, np.int64), *batches])
         positions = positions[(positions >= position) & (positions < order.n_samples)]
         needed = set(order.catalog.locate(order.reader().ids(positions))[0].tolist()) if len(positions) else set()
         foreseen = plan.first_uses(node, position, 10_000).tolist()
@@ -295,7 +295,7 @@ def test_every_shard_that_a_node_needs_is_foreseen(
 @laws
 @given(case=order_cases(), world=worlds(), batch_size=st.integers(1, 40))
 def test_one_call_for_many_batches_equals_a_call_for_each(case: OrderCase, world: Topology, batch_size: int) -> None:
-    """Planning ahead changes nothing; whole batches in closed form equal the definition by sorting."""
+    """Planning ahead changes nothing, and whole batches in closed form equal the definition by sorting."""
     order = case.order(world, batch_size)
     plan = EpochPlan(order, world, batch_size)
     rank = world.n_ranks // 2
@@ -328,7 +328,7 @@ def test_unshuffled_streams_keep_their_order_and_mix_evenly(case: OrderCase) -> 
 
 
 def prefix_errors(streams: NDArray[np.int64], stream: int) -> NDArray[np.float64]:
-    """By how much each prefix misses a stream's share."""
+    """Return by how much each prefix misses a stream's share."""
     counts = np.concatenate([[0], np.cumsum(streams == stream)])
     errors: NDArray[np.float64] = np.abs(counts - np.arange(len(counts)) * (counts[-1] / max(1, len(streams))))
     return errors
@@ -337,7 +337,7 @@ def prefix_errors(streams: NDArray[np.int64], stream: int) -> NDArray[np.float64
 @laws
 @given(case=order_cases(methods=("stratified",)), size=st.integers(1, 60))
 def test_stratified_batches_hold_the_share_of_each_stream(case: OrderCase, size: int) -> None:
-    """Every prefix to within 2 samples, every stretch to within 4."""
+    """Every prefix to within 2 samples, every segment to within 4."""
     order = case.order()
     streams = order.catalog.stream_of_shard[order.catalog.locate(order.take(0, order.n_samples))[0]]
     for stream, n_drawn in enumerate(case.draws):
@@ -355,7 +355,7 @@ def test_stratified_batches_hold_the_share_of_each_stream(case: OrderCase, size:
     remainder=REMAINDERS,
 )
 def test_batches_of_one_stream(case: OrderCase, world: Topology, batch_size: int, remainder: str) -> None:
-    """Every device batch is whole and of one stream; under `per_stream`, every global batch. Units come evenly."""
+    """Every device batch is whole and of one stream; so is every global batch under `per_stream`. Units come evenly."""
     order = case.order(world, batch_size)
     plan = EpochPlan(order, world, batch_size, remainder=remainder)
     assume(plan.n_batches * world.n_groups <= 2000)
@@ -379,7 +379,7 @@ def test_two_equal_streams_take_turns() -> None:
 
 
 def test_nothing_global_is_touched() -> None:
-    """Law 7: global random states are neither read nor changed."""
+    """Law 7: the order neither reads nor changes global random states."""
     case = OrderCase(OrderSpec(seed=7, shuffle=True, num_canonical_nodes=4), ((50, 60, 70), (10,)), (180, 20), 1)
     before = random.getstate(), np.random.get_state(legacy=True)
     first = case.order().take(0, 200)
@@ -392,7 +392,7 @@ def test_nothing_global_is_touched() -> None:
 
 
 def test_the_end_of_an_epoch_is_mixed_like_its_middle() -> None:
-    """300 shards of 1,000, a window of 20 shards: the last 1,000 draw from as many shards as those in the middle."""
+    """300 shards of 1,000, a window of 20 shards: the last 1,000 samples come from as many shards as those before."""
     catalog = Catalog(np.full(300, 1000), np.array([300]))
     order = EpochOrder(OrderSpec(shuffle=True, num_canonical_nodes=1, shuffle_block_size=19_000), catalog, 0)
     shards = catalog.locate(order.take(0, 300_000))[0].reshape(300, 1000)
@@ -405,7 +405,7 @@ def test_the_end_of_an_epoch_is_mixed_like_its_middle() -> None:
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS)))
 def test_one_shard_feeds_many_readers(algorithm: str) -> None:
-    """1 shard, 8 ranks with 4 workers each: even batches, everything read once."""
+    """1 shard, 8 ranks with 4 workers each: batches are even, and every sample is read once."""
     order = EpochOrder(OrderSpec(shuffle=True, shuffle_algo=algorithm), Catalog(np.array([1000]), np.array([1])), 0)
     plan = EpochPlan(order, Topology(8, 8), 5)
     seen = []
@@ -422,7 +422,7 @@ def test_one_shard_feeds_many_readers(algorithm: str) -> None:
 @pytest.mark.parametrize("n_samples", [0, 1, 2, 5, 63, 64, 65])
 @pytest.mark.parametrize("n_ranks", [1, 2, 8])
 def test_few_samples_are_padded_by_less_than_a_sample_for_each_rank(n_samples: int, n_ranks: int) -> None:
-    """Padding, dropping or neither: by name, and no more than there must be."""
+    """Padding, dropping or neither, as `remainder` says; and no more than necessary."""
     order = EpochOrder(OrderSpec(shuffle=True), Catalog(np.array([n_samples]), np.array([1])), 0)
     for remainder, sign in (("pad", 1), ("drop", -1), ("exact", 0)):
         plan = EpochPlan(order, Topology(n_ranks, n_ranks), 4, remainder=remainder)
@@ -432,25 +432,25 @@ def test_few_samples_are_padded_by_less_than_a_sample_for_each_rank(n_samples: i
 
 
 def test_padding_begins_elsewhere_in_each_epoch() -> None:
-    """The samples that are repeated are not the same ones every time."""
+    """The samples that are repeated differ from epoch to epoch."""
     catalog = Catalog(np.array([1001]), np.array([1]))
     starts = {int(EpochOrder(OrderSpec(), catalog, epoch).source(np.array([1001]))[0]) for epoch in range(5)}
     assert len(starts) == 5
 
 
 def test_epochs_and_seeds_differ_and_nodes_keep_their_shards() -> None:
-    """Another epoch is another order of the same shards in the same canonical nodes; another seed deals anew."""
+    """Another epoch orders anew, but each canonical node keeps its shards; another seed deals the shards anew."""
     catalog = Catalog(np.full(64, 30), np.array([64]))
     specs = [OrderSpec(seed=seed, shuffle=True, num_canonical_nodes=4) for seed in (1, 2)]
     (first, second), (other, _) = ([EpochOrder(spec, catalog, epoch) for epoch in (0, 1)] for spec in specs)
     assert first.take(0, 1920).tolist() != second.take(0, 1920).tolist()
-    lane_0 = [set(catalog.locate(order.take(0, 1920)[::4])[0].tolist()) for order in (first, second, other)]
-    assert lane_0[0] == lane_0[1] != lane_0[2]
+    first_nodes = [set(catalog.locate(order.take(0, 1920)[::4])[0].tolist()) for order in (first, second, other)]
+    assert first_nodes[0] == first_nodes[1] != first_nodes[2]
 
 
 @pytest.mark.parametrize("method", ["random", "stratified", "per_stream", "device_per_stream"])
 def test_replication_changes_no_global_batch(method: str) -> None:
-    """A global batch of 24 is the same set for every factor of replication."""
+    """A global batch of 24 is the same set for every replication factor."""
     case = OrderCase(OrderSpec(shuffle=True, batching_method=method), ((50, 60, 70), (31,)), (180, 31), 1)
     expected: list[list[int]] = []
     for n_ranks, replication in ((4, 1), (4, 2), (8, 2), (8, 4), (24, 3)):
@@ -484,7 +484,7 @@ def test_streams_smaller_than_a_batch_are_left_out_by_count(remainder: str) -> N
 
 @pytest.mark.parametrize("n_workers", [1, 2, 7])
 def test_what_is_dropped_does_not_depend_on_workers(n_workers: int) -> None:
-    """1,003 samples in batches of 10: with any number of workers the same samples, all but those dropped by ranks."""
+    """1,003 samples in batches of 10: with any number of workers, all samples come but those that ranks drop."""
     order = EpochOrder(OrderSpec(shuffle=True), Catalog(np.array([1003]), np.array([1])), 0)
     plan = EpochPlan(order, Topology(10, 10), 1, remainder="drop")
     ids = [
@@ -498,7 +498,7 @@ def test_what_is_dropped_does_not_depend_on_workers(n_workers: int) -> None:
 
 @pytest.mark.parametrize("method", ["random", "stratified", "per_stream", "device_per_stream"])
 def test_training_goes_on_in_other_worlds(method: str) -> None:
-    """Saved on 8 ranks with 3 workers, resumed on 1, 2, 4, 6 and 16 with others: what remains, in the same batches."""
+    """Resumed at sample 480 on 1, 2, 4, 6 and 16 ranks with various workers, training sees just what remains."""
     case = OrderCase(OrderSpec(shuffle=True, batching_method=method), ((100,) * 20, (50,) * 7), (1700, 500), 2)
     unit = {"per_stream": 48, "device_per_stream": 3}.get(method)
     sizes = np.array([size for stream in case.streams for size in stream])

@@ -1,4 +1,4 @@
-"""Law 6: the canonical nodes that a node reads are few and side by side, whatever the batching method."""
+"""Law 6: a node reads few canonical nodes, which lie side by side, whatever the batching method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology
 from streaming.order.grid import most_missed, spread
-from streaming.order.node_lanes import lanes_of_batches
+from streaming.order.nodes.assignment import canonical_nodes_of_batches
 
 METHODS = ("random", "stored", "stratified", "per_stream", "device_per_stream")
 MOST_BATCHES = 500
@@ -21,7 +21,7 @@ MOST_BATCHES = 500
 
 @dataclass(frozen=True)
 class NodeCase:
-    """Some streams, of one shard each, on some nodes; `stored` is `random` without shuffle."""
+    """Streams of one shard each, on some nodes. The method `stored` is `random` without shuffle."""
 
     method: str
     draws: tuple[int, ...]
@@ -32,7 +32,7 @@ class NodeCase:
     start: int = 0
 
     def plan(self) -> EpochPlan:
-        """What the nodes get."""
+        """Plan the batches of the case."""
         spec = OrderSpec(
             seed=self.seed,
             shuffle=self.method != "stored",
@@ -60,52 +60,63 @@ def node_cases(draw: st.DrawFn, method: str) -> NodeCase:
     )
 
 
+def n_regular_batches(plan: EpochPlan) -> int:
+    """Count the batches, from the first on, that are whole and free of padding."""
+    return max(0, (min(plan.stop, plan.order.n_samples) - plan.start) // plan.global_batch)
+
+
 def whole_batches(plan: EpochPlan) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Every node, and the positions that its ranks get in whole batches."""
-    ks = np.arange(min(plan.n_regular_batches, MOST_BATCHES))
+    """Yield the node of every rank and the positions that the rank gets in whole batches."""
+    ks = np.arange(min(n_regular_batches(plan), MOST_BATCHES))
     for rank in range(plan.topology.n_ranks):
         yield plan.topology.node_of(rank), plan.rank_batches(rank, ks)[0]
 
 
 def readers(plan: EpochPlan) -> dict[int, set[int]]:
-    """Which nodes read each canonical node; where streams have unequally many, of the stream with fewest."""
-    n_lanes = [part.grid.n_lanes for part in plan.order.parts]
+    """Return which nodes read each canonical node; of the stream with fewest, where streams have unequal numbers."""
+    n_canonical_nodes = [sub_order.n_canonical_nodes for sub_order in plan.order.sub_orders]
     nodes: dict[int, set[int]] = {}
     for node, positions in whole_batches(plan):
-        for lane in np.unique(plan.order.canonical_nodes(positions) // (max(n_lanes) // min(n_lanes))).tolist():
-            nodes.setdefault(lane, set()).add(node)
+        canonical_nodes = plan.order.locate(positions)[0] // (max(n_canonical_nodes) // min(n_canonical_nodes))
+        for canonical_node in np.unique(canonical_nodes).tolist():
+            nodes.setdefault(canonical_node, set()).add(node)
     return nodes
 
 
-def missed(n_lanes: int) -> int:
-    """By how many C-th parts of a sample a stretch misses its even share of the first canonical nodes at most."""
-    residues, firsts = np.arange(n_lanes + 1), np.arange(n_lanes + 1)
-    below = np.concatenate([np.zeros((1, n_lanes + 1), np.int64), spread(n_lanes)[:, None] < firsts]).cumsum(axis=0)
-    errors = below * n_lanes - residues[:, None] * firsts
+def missed(n_canonical_nodes: int) -> int:
+    """Return the most, in C-th parts of a sample, by which a segment misses its even share of the first nodes."""
+    residues, firsts = np.arange(n_canonical_nodes + 1), np.arange(n_canonical_nodes + 1)
+    below = np.concatenate(
+        [np.zeros((1, n_canonical_nodes + 1), np.int64), spread(n_canonical_nodes)[:, None] < firsts]
+    ).cumsum(axis=0)
+    errors = below * n_canonical_nodes - residues[:, None] * firsts
     return int((errors.max(axis=0) - errors.min(axis=0)).max())
 
 
 def most_pairs(plan: EpochPlan) -> int:
-    """How many (node, canonical node) pairs there may be: the law."""
+    """Return how many (node, canonical node) pairs the law allows."""
     order, n_nodes = plan.order, plan.topology.n_nodes
-    n_lanes, n_slots = min(part.grid.n_lanes for part in order.parts), plan.global_batch // order.slot_samples
-    if order.merge is None or (order.unit is not None and not order.deals_units):  # batches are of one order each
-        return (n_lanes + n_nodes - 1) * (1 if n_slots % n_lanes == 0 else 2)
-    n_orders = sum(part.n_samples > 0 for part in order.parts)
-    return n_lanes + (n_nodes - 1) * (1 - (-2 * n_orders * missed(n_lanes) // n_slots))
+    n_canonical_nodes, n_slots = (
+        min(sub_order.n_canonical_nodes for sub_order in order.sub_orders),
+        plan.global_batch // order.slot_samples,
+    )
+    if order.merge is None or (order.unit is not None and not order.deals_units):  # each batch is of one sub-order
+        return (n_canonical_nodes + n_nodes - 1) * (1 if n_slots % n_canonical_nodes == 0 else 2)
+    n_orders = sum(sub_order.n_samples > 0 for sub_order in order.sub_orders)
+    return n_canonical_nodes + (n_nodes - 1) * (1 - (-2 * n_orders * missed(n_canonical_nodes) // n_slots))
 
 
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_nodes_keep_to_their_canonical_nodes(method: str, data: st.DataObject) -> None:
-    """Counted from the first to the last node that reads it, all canonical nodes have few readers in whole batches."""
+    """In whole batches, canonical nodes have few readers, counted from the first to the last node that reads each."""
     case = data.draw(node_cases(method))
     plan = case.plan()
     nodes = readers(plan)
     assert sum(max(mine) - min(mine) + 1 for mine in nodes.values()) <= most_pairs(plan)
-    n_lanes, one_order = case.n_canonical_nodes, method in ("random", "per_stream")
-    if one_order and plan.global_batch % n_lanes == 0 and n_lanes % plan.topology.n_nodes == 0:
+    n_canonical_nodes, one_order = case.n_canonical_nodes, method in ("random", "per_stream")
+    if one_order and plan.global_batch % n_canonical_nodes == 0 and n_canonical_nodes % plan.topology.n_nodes == 0:
         assert all(len(mine) == 1 for mine in nodes.values())
     if one_order:
         assert all(max(mine) - min(mine) == len(mine) - 1 for mine in nodes.values())
@@ -123,38 +134,38 @@ def test_nodes_keep_to_their_canonical_nodes(method: str, data: st.DataObject) -
     ],
 )
 def test_no_smaller_number_of_readers_could_be_promised(case: NodeCase, n_pairs: int) -> None:
-    """Here as many canonical nodes are read by two nodes as the law allows, so a tighter law would be wrong."""
+    """These cases have as many pairs as the law allows, so a tighter law would be wrong."""
     plan = case.plan()
     assert sum(map(len, readers(plan).values())) == n_pairs == most_pairs(plan)
 
 
-def test_a_stretch_misses_less_than_half_the_bits_of_its_share() -> None:
-    """`most_missed` bounds what a look at every stretch finds, for 2 to 1,024 canonical nodes."""
-    for n_lanes in (1 << n_bits for n_bits in range(1, 11)):
-        assert missed(n_lanes) < most_missed(n_lanes) * n_lanes
+def test_a_segment_misses_less_than_half_the_bits_of_its_share() -> None:
+    """For 2 to 1,024 canonical nodes, every segment misses its share by less than `most_missed`."""
+    for n_canonical_nodes in (1 << n_bits for n_bits in range(1, 11)):
+        assert missed(n_canonical_nodes) < most_missed(n_canonical_nodes) * n_canonical_nodes
 
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_no_canonical_node_is_read_unforeseen(data: st.DataObject) -> None:
-    """Each node reads, of each order, canonical nodes that are foreseen."""
+    """A node reads only canonical nodes that are foreseen for it, of each sub-order."""
     plan = data.draw(st.sampled_from(METHODS).flatmap(node_cases)).plan()
-    assume(plan.n_regular_batches)
+    assume(n_regular_batches(plan))
     check_foresight(plan)
 
 
 def check_foresight(plan: EpochPlan) -> None:
     order, size = plan.order, plan.global_batch // plan.order.slot_samples
     for node, positions in whole_batches(plan):
-        foreseen = lanes_of_batches(order, plan.topology, node, plan.start, size, plan.n_regular_batches)
-        parts, own = order.find(positions)
-        for number, part in enumerate(order.parts):
-            assert np.isin(part.grid.locate(own[parts == number])[0], foreseen[number]).all()
+        foreseen = canonical_nodes_of_batches(order, plan.topology, node, plan.start, size, n_regular_batches(plan))
+        sub_orders, own = order.find(positions)
+        for number, sub_order in enumerate(order.sub_orders):
+            assert np.isin(sub_order.grid.locate(own[sub_orders == number])[0], foreseen[number]).all()
 
 
 def test_streams_with_few_canonical_nodes_move_those_of_the_others() -> None:
-    """One stream of 8 canonical nodes beside ten of 2, whose units all count as of canonical nodes 0 and 4."""
+    """One stream of 8 canonical nodes beside ten of 2, all of whose units count as units of canonical nodes 0 and 4."""
     case = NodeCase("device_per_stream", (520, *[250] * 10), 8, Topology(512, 64), 1)
     plan = case.plan()
-    assert [part.grid.n_lanes for part in plan.order.parts] == [8, *[2] * 10]
+    assert [sub_order.n_canonical_nodes for sub_order in plan.order.sub_orders] == [8, *[2] * 10]
     check_foresight(plan)

@@ -1,26 +1,28 @@
 """Which sample comes when. Pure: numpy and arithmetic; no clock, environment, file, thread or global random state.
 
-`resolve_draws` says how many samples each stream gives; `EpochOrder(spec, catalog, epoch, draws)` is the order of an
-epoch as a function of position; `EpochPlan` says which positions a rank gets; `WorkerReader` reads them for one worker;
-`save_state` and `load_state` turn a `Cursor` into JSON and back.
+`resolve_draws` computes how many samples each stream gives. `EpochOrder(spec, catalog, epoch, draws)` is the order of
+an epoch as a function of position. `EpochPlan` computes which positions a rank gets, and `WorkerReader` reads them for
+one worker. `save_state` and `load_state` turn a `Cursor` into JSON and back. README.md in this folder is the way in.
 """
 
 from __future__ import annotations
 
+from streaming.order.batching.table import BATCHINGS
 from streaming.order.catalog import Catalog
 from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state
-from streaming.order.epoch import EpochOrder, OrderReader
-from streaming.order.explanation import Explanation, explain, node_warning
-from streaming.order.plan import EpochPlan
+from streaming.order.epoch import EpochOrder, OrderReader, rows_drawn
+from streaming.order.nodes.plan import REMAINDERS, EpochPlan
+from streaming.order.nodes.shard_uses import first_uses, sparsely_read
+from streaming.order.nodes.topology import Topology
+from streaming.order.nodes.worker import WorkerReader
+from streaming.order.report.explanation import Explanation, explain, node_warning
+from streaming.order.report.working_set import WorkingSet, working_set
 from streaming.order.spec import OrderSpec
-from streaming.order.thin import thinly_read
-from streaming.order.topology import Topology
-from streaming.order.uses import first_uses
 from streaming.order.weights import StreamWeight, resolve_draws
-from streaming.order.worker import WorkerReader
-from streaming.order.working_set import WorkingSet, working_set
 
 __all__ = [
+    "BATCHINGS",
+    "REMAINDERS",
     "Catalog",
     "Cursor",
     "EpochOrder",
@@ -38,7 +40,8 @@ __all__ = [
     "load_state",
     "node_warning",
     "resolve_draws",
+    "rows_drawn",
     "save_state",
-    "thinly_read",
+    "sparsely_read",
     "working_set",
 ]

@@ -1,8 +1,8 @@
-"""Where randomness comes from: a counter hash in plain uint64 arithmetic.
+"""Random bits from a counter hash, in plain uint64 arithmetic.
 
-The bits of counter `i` under a key are `mix64(key + i × 0x9E3779B97F4A7C15)`, splitmix64 read at random places. So any
-set of counters has its bits at once, in any order, on any platform and with any version of numpy: nothing here may
-change without changing every epoch order.
+The bits of counter `i` under a key are `mix64(key + i × 0x9E3779B97F4A7C15)`: splitmix64, read at random places. Any
+set of counters has its bits at once, in any order, on any platform and with any version of numpy. A change to anything
+here changes every epoch order.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _MULTIPLIER_1: Final = 0xBF58476D1CE4E5B9
 _MULTIPLIER_2: Final = 0x94D049BB133111EB
 _WORD: Final = (1 << 64) - 1
 _STEPS: Final = np.arange(1 << 14, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA)
-"""What counters add to a key: for the first ones kept, as making them takes as long as a fourth of the hash."""
+"""What the first counters add to a key. Kept, because making them takes a fourth of the time of the hash."""
 
 
 class Purpose:
-    """What a key is for: its last part, so that no two uses of a seed share bits. Fixed for ever."""
+    """The last part of a key: what its bits are for, so that no two uses of a seed share bits. Fixed for ever."""
 
-    DEAL: Final = 1  # in which order shards are dealt to canonical nodes
-    RUN_ORDER: Final = 2  # in which order a canonical node has its runs
+    DEAL: Final = 1  # the order in which shards are dealt to canonical nodes
+    RUN_ORDER: Final = 2  # the order of the runs of a canonical node
     SHUFFLE: Final = 3  # where each sample lies in its canonical node
     BIJECTION: Final = 4  # the rounds of `naive`
-    PADDING: Final = 5  # from where an epoch is padded
-    NODE_DEAL: Final = 6  # in which order a node deals its slots to its ranks
-    RANK_ORDER: Final = 7  # in which order a rank has its slots
-    SHARD_ROWS: Final = 8  # in which order `py2s` has the rows of a shard
+    PADDING: Final = 5  # where padding starts
+    NODE_DEAL: Final = 6  # the order in which a node deals its slots to its ranks
+    RANK_ORDER: Final = 7  # the order of the slots of a rank
+    SHARD_ROWS: Final = 8  # the order of the rows of a shard under `py2s`
     BLOCKS: Final = 9  # where the blocks of `py1br` end
-    SAMPLE: Final = 10  # which shards give to a part of a pass, and how much
+    SAMPLE: Final = 10  # which shards give rows to a partial pass, and how many
     SAMPLED_ROWS: Final = 11  # which rows they give
-    STREAM: Final = 12  # the seed of a stream that has an order of its own
-    UNIT_ORDER: Final = 13  # in which order the streams take turns, unit by unit
-    WEIGHTS: Final = 14  # which streams get the samples that shares leave over
+    STREAM: Final = 12  # the seed of a stream that has a sub-order of its own
+    UNIT_ORDER: Final = 13  # the order in which streams take turns, unit by unit
+    WEIGHTS: Final = 14  # which streams get the samples left over by rounding
 
 
 def mix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The splitmix64 finaliser, element by element. Changes `words` in place and returns it."""
+    """Apply the splitmix64 finaliser to each element. Changes `words` in place and returns it."""
     scratch = np.right_shift(words, np.uint64(30))
     words ^= scratch
     words *= np.uint64(_MULTIPLIER_1)
@@ -53,7 +53,7 @@ def mix64(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def derive_key(*parts: int) -> int:
-    """A 64-bit key for one purpose: `mix64` chained over the parts; their number and order count."""
+    """Derive a 64-bit key for one purpose: `mix64` chained over the parts. Their number and order matter."""
     key = 0
     for part in parts:
         key = _mix64_of_int(((key ^ (part & _WORD)) * GOLDEN_GAMMA + 0x632BE59BD9B4E019) & _WORD)
@@ -61,14 +61,14 @@ def derive_key(*parts: int) -> int:
 
 
 def bits(key: int, counters: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """64 random bits for every counter. int64 (any shape) -> uint64 (same shape)."""
+    """Return 64 random bits for every counter. int64 (any shape) -> uint64 (same shape)."""
     words = counters.view(np.uint64) * np.uint64(GOLDEN_GAMMA)
     words += np.uint64(key)
     return mix64(words)
 
 
 def bits_between(key: int, start: int, stop: int) -> NDArray[np.uint64]:
-    """64 random bits for the counters start..stop-1: uint64 (counter,)."""
+    """Return 64 random bits for each of the counters start..stop-1: uint64 (counter,)."""
     first = np.uint64((key + start * GOLDEN_GAMMA) & _WORD)
     n = stop - start
     steps = _STEPS[:n] if n <= len(_STEPS) else np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN_GAMMA)
@@ -76,21 +76,24 @@ def bits_between(key: int, start: int, stop: int) -> NDArray[np.uint64]:
 
 
 def chained_bits(words: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Bits for pairs: each word is the key of its counter. uint64, int64 (pair,) -> uint64 (pair,)."""
+    """Return 64 random bits for each pair of a word, used as the key, and a counter.
+
+    uint64, int64 (pair,) -> uint64 (pair,).
+    """
     mixed = counters.view(np.uint64) * np.uint64(GOLDEN_GAMMA)
     mixed += words
     return mix64(mixed)
 
 
 def keyed_order(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The stable order of random words. uint64 (any,) -> int64 (any,). A fifth of the time of a stable sort."""
+    """Argsort random words, stably. uint64 (any,) -> int64 (any,). Takes a fifth of the time of a stable sort."""
     order = np.argsort(words)
     in_order = words[order]
     return np.argsort(words, kind="stable") if (in_order[1:] == in_order[:-1]).any() else order
 
 
 def smallest_type(stop: int) -> type[np.integer[Any]]:
-    """A type for numbers from 0 to below `stop`: of 8 or 16 bits where they do, as those are stably sorted by radix."""
+    """Return a type for the numbers below `stop`: 8 or 16 bits where they suffice, since numpy radix-sorts those."""
     return np.uint8 if stop <= 1 << 8 else np.uint16 if stop <= 1 << 16 else np.int64
 
 

@@ -1,4 +1,4 @@
-"""What there is to order: how many samples each shard holds, and which stream each shard belongs to."""
+"""The data to order: how many samples each shard holds, and which stream it belongs to."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MOST_ROWS_PER_SHARD: Final = 1 << 31
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """The shards of all streams, one after the other; sample ids count through them in this order.
+    """The shards of all streams, stream after stream; sample ids count through them in this order.
 
-    `shard_sizes`: samples of each shard, int64 (shard,), 0 allowed. `shards_per_stream`: int64 (stream,), in the
-    order of the shards. Both are copied and read-only. Raises OptionError where they are not whole numbers in range.
+    `shard_sizes`: samples in each shard, int64 (shard,), 0 allowed. `shards_per_stream`: int64 (stream,), in the order
+    of the shards. Both are copied and made read-only. Raises OptionError if they are not whole numbers in range.
     """
 
     shard_sizes: NDArray[np.int64]
@@ -57,22 +57,22 @@ class Catalog:
 
     @property
     def n_shards(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
         return len(self.shard_sizes)
 
     @property
     def n_streams(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         return len(self.shards_per_stream)
 
     @property
     def n_samples(self) -> int:
-        """How many samples all shards hold together."""
+        """The number of samples in all shards together."""
         return int(self.first_sample[-1] + self.shard_sizes[-1]) if self.n_shards else 0
 
     def locate(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Shard and row in the shard of every sample id; ids are not checked. int64 (sample,) -> two of the same."""
-        # From the right: of empty shards and the full one behind them, which begin at the same id, the last is meant.
+        """Return the shard and row of every sample id, unchecked. int64 (sample,) -> two of (sample,)."""
+        # Side right: empty shards begin at the id of the next full one, which is the last of those with that id.
         shards = np.searchsorted(self.first_sample, ids, side="right") - 1
         return shards, ids - self.first_sample[shards]
 

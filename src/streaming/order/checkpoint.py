@@ -1,6 +1,6 @@
-"""Where training stands, and what it was ordered by: a cursor and an order as a small JSON object, and back.
+"""The state of training, as a small JSON object and back: where it stands, and in which order.
 
-The object is the same on every rank and does not depend on how many there are. Loading takes effect or raises.
+The object is the same on every rank, whatever the number of ranks. Loading takes effect or raises.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ACCEPT: Final = "accept_other_order=True"
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where training stands: this epoch, with this many samples of it spent. Epoch -1: before the first.
+    """Where training stands: the epoch, and how many samples of it are consumed. Epoch -1: before the first epoch.
 
-    Raises StateError where that is impossible.
+    Raises StateError for impossible values.
     """
 
     epoch: int
@@ -39,11 +39,11 @@ class Cursor:
             raise StateError(f"before the first epoch no sample can be spent, got sample_in_epoch={self.consumed}")
 
     def after(self, n_samples: int) -> Cursor:
-        """The cursor when `n_samples` more are spent."""
+        """Return the cursor after `n_samples` more."""
         return replace(self, consumed=self.consumed + n_samples)
 
     def normalised(self, n_samples: int) -> Cursor:
-        """The place where reading goes on, in epochs of `n_samples`: an epoch that is spent gives way to the next.
+        """Return where reading goes on, in epochs of `n_samples`: after a consumed epoch, at the next one.
 
         >>> Cursor(3, 100).normalised(100), Cursor(-1, 0).normalised(100)
         (Cursor(epoch=4, consumed=0), Cursor(epoch=0, consumed=0))
@@ -54,7 +54,7 @@ class Cursor:
 
 
 def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int) -> dict[str, Any]:
-    """The state of training at `cursor`, in an order of any epoch: JSON, under 1 KiB, equal on all ranks."""
+    """Return the state of training at `cursor`: JSON, under 1 KiB, equal on all ranks. `order`: of any epoch."""
     return {
         "epoch": cursor.epoch,
         "sample_in_epoch": cursor.consumed,
@@ -67,12 +67,12 @@ def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int
 
 
 def load_state(state: object, order: EpochOrder, *, accept_other_order: bool = False) -> Cursor:
-    """The cursor of a saved state, for training that goes on with an order like `order`, of any epoch.
+    """Return the cursor of a saved state, to go on with an order like `order`, of any epoch.
 
-    Saving it again gives the same state; where reading goes on, `Cursor.normalised` says. Raises StateError if the
-    state is malformed, or belongs to another order: the message names every difference. A predecessor's state has no
-    version; its order is another one, so it loads between epochs only. With `accept_other_order` the cursor is taken
-    although the order is another: samples may then be missed or seen twice in this epoch.
+    Saving the cursor again gives the same state; `Cursor.normalised` says where reading goes on. Raises StateError if
+    the state is malformed or belongs to another order; the message names every difference. A state of the predecessor
+    has no version. It belongs to another order, so it loads only between epochs. With `accept_other_order` the cursor
+    is taken even if the order differs; samples may then be missed or seen twice in this epoch.
     """
     if not isinstance(state, Mapping):
         raise StateError(f"a state must be a dict, as state_dict() returns it, got {type(state).__name__}")
@@ -108,10 +108,10 @@ def load_state(state: object, order: EpochOrder, *, accept_other_order: bool = F
 
 
 def fingerprint(order: EpochOrder) -> dict[str, int | str | None]:
-    """What an order depends on besides seed and canonical nodes: data, weights and settings, as numbers and digests.
+    """Return what an order depends on besides seed and canonical nodes: data, weights and settings.
 
-    Not the world; nor the batch size, except where streams take turns by units: then the unit is part of the order.
-    Settings without effect are None.
+    As numbers and digests; a setting without effect is None. The world is no part of it. Nor is the batch size, except
+    as the unit by which streams take turns, which is part of the order.
     """
     spec = order.spec
     unit = {} if order.unit is None else {"unit": order.unit}

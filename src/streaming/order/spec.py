@@ -9,18 +9,18 @@ import numpy as np
 
 from streaming.errors import OptionError
 from streaming.order.batching.table import BATCHINGS
-from streaming.order.sampling import SAMPLINGS
 from streaming.order.shuffle.table import SHUFFLES
+from streaming.order.sub_orders.sampling import SAMPLINGS
 
 MOST_CANONICAL_NODES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class OrderSpec:
-    """How an epoch is ordered; with a catalog and an epoch number it is the whole order.
+    """How an epoch is ordered. Together with a catalog and an epoch number it determines the whole order.
 
-    `None` for `num_canonical_nodes` and `shuffle_block_size` means the default, which depends on the data alone.
-    Raises OptionError for a value that is none.
+    `None` for `num_canonical_nodes` or `shuffle_block_size` means the default, which depends on the data alone.
+    Raises OptionError for an invalid value.
     """
 
     seed: int = 9176
@@ -47,7 +47,7 @@ class OrderSpec:
         _check_name("sampling_method", self.sampling_method, SAMPLINGS)
 
     def _keep_whole(self, field: str, setting: str | None = None, *, at_least: int, below: int) -> None:
-        """Checks a whole number and keeps it as a plain int, so that specs compare and serialise alike."""
+        """Check a whole number and store it as a plain int, so that specs compare and serialise alike."""
         value = getattr(self, field)
         setting = setting or field
         if isinstance(value, bool) or not isinstance(value, int | np.integer):

@@ -1,7 +1,7 @@
 """How many samples each stream gives to an epoch.
 
-All arithmetic is exact. A float stands for the fraction that is written like it (0.29 is 29/100), and a product that
-is a whole number but for the rounding of its factors is that number: a third of 300 samples is 100.
+All arithmetic is exact. A float stands for the decimal fraction it is written as (0.29 is 29/100). A product that
+misses a whole number only by the rounding of its factors counts as that number: a third of 300 samples is 100.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MOST_ROUNDING: Final = Fraction(1, 1 << 10)
 
 @dataclass(frozen=True, slots=True)
 class StreamWeight:
-    """How much of a stream an epoch takes; at most one may be given, none is the stream once.
+    """How much of a stream an epoch takes. At most one field may be given; with none, the stream comes once.
 
-    `proportion`: relative to the other streams. `repeat`: multiples of the stream. `choose`: samples. Zero of any is
-    absence. Raises OptionError where a value is negative, or not a number.
+    `proportion`: a share relative to the other streams. `repeat`: a multiple of the stream. `choose`: a number of
+    samples. Zero leaves the stream out. Raises OptionError if a value is negative or not a number.
     """
 
     proportion: float | None = None
@@ -52,29 +52,31 @@ class StreamWeight:
 
     @property
     def is_absolute(self) -> bool:
-        """Whether it fixes the number of samples."""
+        """Whether the weight fixes the number of samples."""
         return self.repeat is not None or self.choose is not None
 
     @property
     def is_positive(self) -> bool:
-        """Whether it asks for samples by name."""
+        """Whether the weight is given and above zero."""
         return any((self.proportion, self.repeat, self.choose))
 
 
 def one_pass(catalog: Catalog) -> NDArray[np.int64]:
-    """Every stream once: its number of samples, int64 (stream,)."""
+    """Return the draws of an epoch that takes every stream once: its number of samples, int64 (stream,)."""
     return catalog.samples_per_stream
 
 
 def resolve_draws(
     catalog: Catalog, weights: Sequence[StreamWeight], epoch_size: int | None, seed: int
 ) -> NDArray[np.int64]:
-    """The samples that each stream gives to an epoch, int64 (stream,).
+    """Return the number of samples that each stream gives to an epoch, int64 (stream,).
 
-    With proportions, which then every stream must have: their shares of `epoch_size` (of all samples, if None or 0),
-    rounded down, and one more for as many streams, in keyed order, as samples are left. Without any weight
-    `epoch_size` is shared in proportion to the streams' samples. Otherwise `repeat` or `choose` say it, or the stream
-    comes once; `epoch_size` then has no place. Raises OptionError where the weights cannot be honoured.
+    - With proportions, which every stream must then have, streams share `epoch_size` samples (all samples if None
+      or 0). Shares are rounded down; the samples left over go to distinct streams in keyed order.
+    - Without any weight, `epoch_size` is shared in proportion to the sizes of the streams.
+    - Otherwise `repeat` or `choose` fixes the number, or the stream comes once; `epoch_size` must not be given.
+
+    Raises OptionError if the weights cannot be honoured.
     """
     if len(weights) != catalog.n_streams:
         raise OptionError(f"there are {catalog.n_streams} streams, but {len(weights)} weights")
@@ -109,7 +111,7 @@ def resolve_draws(
 
 
 def checked_draws(catalog: Catalog, draws: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The draws of each stream, read-only int64 (stream,). Raises OptionError where a stream cannot give them."""
+    """Return the draws as a read-only int64 (stream,). Raises OptionError if a stream cannot give them."""
     draws = np.array(draws)
     if draws.shape != (catalog.n_streams,) or (draws.size and draws.dtype.kind not in "iu"):
         raise OptionError(f"draws must be {catalog.n_streams} whole numbers, one for each stream, got {draws!r}")
@@ -135,7 +137,7 @@ def _checked_size(epoch_size: object) -> int:
 
 
 def _shares(total: int, proportions: list[Fraction], seed: int) -> list[int]:
-    """`total` in these proportions: rounded down, then one more for distinct streams among those with a fraction."""
+    """Divide `total` in these proportions: rounded down, then one more for distinct streams among those rounded."""
     whole = sum(proportions)
     if not whole:
         raise OptionError("no stream gives any sample to an epoch: all weights are 0")
@@ -157,14 +159,14 @@ def _absolute(weight: StreamWeight, size: int) -> int:
 
 
 def _fraction(value: Any) -> Fraction:
-    """The fraction that is written like this number; numpy's floats are written by their own width."""
+    """Return the fraction that a number is written as; numpy's floats are written at their own width."""
     if isinstance(value, numbers.Rational):
         return Fraction(int(value.numerator), int(value.denominator))  # numpy's integers would overflow
     return Fraction(str(value))
 
 
 def _freed_of_rounding(share: Fraction) -> Fraction:
-    """The whole number that a share is, but for the rounding of the floats it came from; else the share."""
+    """Return the whole number that a share misses only by the rounding of floats, else the share itself."""
     nearest = round(share)
     rounding = min(share * _ROUNDING, _MOST_ROUNDING)
     return Fraction(nearest) if abs(share - nearest) <= rounding else share

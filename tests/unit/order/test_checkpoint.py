@@ -1,4 +1,4 @@
-"""States: round trips, what is refused, and how it is said."""
+"""States: round trips, and which are refused, with which message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state(cursor: Cursor, saved_by: EpochOrder | None = None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cursor", [Cursor(-1, 0), Cursor(0, 0), Cursor(3, 17), Cursor(3, 220), Cursor(3, 999)])
 def test_saving_what_was_loaded_gives_the_same_state(cursor: Cursor) -> None:
-    """A round trip through JSON is the identity, for every place in training."""
+    """A round trip through JSON is the identity, wherever training stands."""
     saved = state(cursor)
     assert json.loads(json.dumps(saved)) == saved
     loaded = load_state(json.loads(json.dumps(saved)), order())
@@ -36,7 +36,7 @@ def test_saving_what_was_loaded_gives_the_same_state(cursor: Cursor) -> None:
 
 
 def test_a_state_has_the_predecessors_keys_and_stays_small() -> None:
-    """Under 1 KiB whatever the number of shards and streams."""
+    """Under 1 KiB, whatever the number of shards and streams."""
     catalog = Catalog(np.full(100_000, 1000), np.full(1000, 100))
     spec = OrderSpec(seed=2**63 - 1, shuffle=True, num_canonical_nodes=1 << 20, shuffle_block_size=2**30)
     saved = state(Cursor(10**12, 2**62), order(spec, catalog))
@@ -64,14 +64,14 @@ def test_a_state_has_the_predecessors_keys_and_stays_small() -> None:
     ],
 )
 def test_a_state_of_another_order_is_refused_by_name(other: EpochOrder, field: str, saved: str, present: str) -> None:
-    """Each difference is named with both values; the named argument takes the cursor all the same."""
+    """Each difference is named with both values. `accept_other_order` takes the cursor all the same."""
     with pytest.raises(StateError, match=f"{field}: saved {saved}.*, now {present}"):
         load_state(state(Cursor(1, 30)), other)
     assert load_state(state(Cursor(1, 30)), other, accept_other_order=True) == Cursor(1, 30)
 
 
 def test_settings_without_effect_may_change() -> None:
-    """The block size means nothing to `py1s`, and nor does any shuffle without shuffling."""
+    """`py1s` has no block, and without `shuffle` the algorithm has no effect."""
     for one, two in [
         (
             OrderSpec(shuffle=True, shuffle_algo="py1s"),
@@ -83,8 +83,8 @@ def test_settings_without_effect_may_change() -> None:
 
 
 @pytest.mark.parametrize("method", ["per_stream", "device_per_stream"])
-def test_a_state_records_what_streams_take_turns_by(method: str) -> None:
-    """Resuming with another unit is refused by name; other methods have none."""
+def test_a_state_records_the_unit_by_which_streams_take_turns(method: str) -> None:
+    """Resuming with another unit is refused by name. Other methods have no unit."""
     spec = replace(SPEC, batching_method=method)
     eight, four = (EpochOrder(spec, CATALOG, 0, unit=unit) for unit in (8, 4))
     assert load_state(state(Cursor(1, 16), eight), eight) == Cursor(1, 16)
@@ -105,7 +105,7 @@ def predecessor(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_predecessors_state_loads_between_epochs() -> None:
-    """Its order is not ours: at a boundary that does not matter, in between it does."""
+    """Its order differs from ours, which matters inside an epoch but not between epochs."""
     assert load_state(predecessor(), order()) == Cursor(2, 0)
     assert load_state(predecessor(sample_in_epoch=220), order()).normalised(220) == Cursor(3, 0)
     with pytest.raises(StateError, match=r"accept_other_order=True"):
@@ -138,13 +138,13 @@ def test_a_predecessors_state_loads_between_epochs() -> None:
     ],
 )
 def test_a_malformed_state_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
-    """Wrong types, impossible numbers and missing keys are errors, never a fresh start."""
+    """Wrong types, impossible numbers and missing keys are errors, never a silent fresh start."""
     with pytest.raises(StateError):
         load_state(damage(state(Cursor(1, 30))), order())
 
 
 def test_a_spent_epoch_gives_way_to_the_next() -> None:
-    """At or beyond N the next epoch starts; an epoch of no samples is not skipped for ever."""
+    """At or beyond N the next epoch starts. An epoch without samples does not lead to endless skipping."""
     assert Cursor(4, 99).normalised(100) == Cursor(4, 99)
     assert Cursor(4, 100).normalised(100) == Cursor(4, 101).normalised(100) == Cursor(5, 0)
     assert Cursor(-1, 0).normalised(100) == Cursor(0, 0)

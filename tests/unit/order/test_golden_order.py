@@ -40,7 +40,7 @@ PARTS = np.array([500, 700, 3000])
 
 
 def digests(name: str) -> dict[str, str]:
-    """Digests of an epoch, of one with two passes, of one with parts of passes, and of what one rank gets."""
+    """Digest an epoch, one of two passes, one with partial passes, and what one rank gets."""
     unit = UNITS.get(SPECS[name].batching_method)
     once = EpochOrder(SPECS[name], CATALOG, 0, unit=unit)
     twice = EpochOrder(SPECS[name], CATALOG, 5, CATALOG.samples_per_stream * 2, unit)
@@ -54,7 +54,7 @@ def digests(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_orders_equal_their_golden_digests(name: str) -> None:
-    """Sequence by sequence."""
+    """Each sequence of samples has the digest that was recorded."""
     assert digests(name) == json.loads(GOLDEN.read_text())[name]
 
 

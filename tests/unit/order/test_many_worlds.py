@@ -1,4 +1,4 @@
-"""One global batch over many worlds and workers: nothing to pin, no world that is impossible."""
+"""One global batch over many worlds and workers: no setting to pin, and no impossible world."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORLDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
 
 @pytest.mark.parametrize("batching", ["random", "stratified", "per_stream"])
 def test_every_world_that_divides_the_global_batch_sees_the_same_batches(batching: str) -> None:
-    """1 to 48 ranks with 1, 3 and 8 workers each: the same set in every global batch, and all of the epoch's order."""
+    """On 1 to 48 ranks with 1, 3 and 8 workers each, every global batch is one set, and the epoch comes whole."""
     catalog = Catalog(np.array([37, 1, 80, 0, 19, 64, 5, 23, 90, 11]), np.array([6, 4]))
     unit = GLOBAL_BATCH if batching == "per_stream" else None
     order = EpochOrder(OrderSpec(shuffle=True, shuffle_block_size=20, batching_method=batching), catalog, 2, unit=unit)
@@ -27,9 +27,9 @@ def test_every_world_that_divides_the_global_batch_sees_the_same_batches(batchin
                 for rank in range(n_ranks):
                     for worker in range(n_workers):
                         ids, lengths = WorkerReader(plan, rank, worker, n_workers).next_ids(10**6)
-                        for k, part in enumerate(np.split(ids, np.cumsum(lengths)[:-1])):
-                            if len(part):
-                                batches[worker + k * n_workers] += part.tolist()
+                        for k, batch in enumerate(np.split(ids, np.cumsum(lengths)[:-1])):
+                            if len(batch):
+                                batches[worker + k * n_workers] += batch.tolist()
                 for k in range(n_whole):
                     expected = whole[k * GLOBAL_BATCH : (k + 1) * GLOBAL_BATCH]
                     assert sorted(batches[k]) == sorted(expected.tolist()), (n_ranks, ranks_per_node, n_workers, k)

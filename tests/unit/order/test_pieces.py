@@ -1,4 +1,4 @@
-"""The pieces of the order by themselves: hash, grid, merge, ring, and what they keep."""
+"""The pieces of the order by themselves: hash, grid, merge and ring, and the laws that they keep."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from streaming.errors import OptionError
 from streaming.order import Catalog, EpochOrder, OrderSpec
+from streaming.order.batching.even_merge import EvenMerge
 from streaming.order.bits import bits, bits_between, derive_key, keyed_order
-from streaming.order.grid import LaneGrid, spread
-from streaming.order.merge import EvenMerge
-from streaming.order.runs import sum_of_products, sum_of_squares
+from streaming.order.grid import CanonicalNodeGrid, spread
 from streaming.order.shuffle.ring import Ring
 from streaming.order.shuffle.window import Load, Samples, step
+from streaming.order.sub_orders.runs import sum_of_products, sum_of_squares
 
 
 def test_the_hash_is_splitmix64() -> None:
@@ -24,29 +24,31 @@ def test_the_hash_is_splitmix64() -> None:
 
 
 def test_keys_depend_on_every_part_and_their_order() -> None:
-    """No two uses of a seed share bits."""
+    """So no two uses of a seed share bits."""
     keys = {derive_key(*parts) for parts in ((), (0,), (0, 0), (1, 2), (2, 1), (1, 2, 0), (-1,))}
     assert len(keys) == 7
 
 
-@pytest.mark.parametrize("n_lanes", [1, 2, 3, 5, 8, 12, 64, 100])
-def test_spread_is_a_permutation_and_even(n_lanes: int) -> None:
-    """Any stretch lies evenly over the halves of the canonical nodes."""
-    lanes = spread(n_lanes)
-    assert sorted(lanes.tolist()) == list(range(n_lanes))
-    low = np.cumsum(np.tile(lanes, 2) < n_lanes / 2) - np.arange(1, 2 * n_lanes + 1) * (-(-n_lanes // 2) / n_lanes)
+@pytest.mark.parametrize("n_canonical_nodes", [1, 2, 3, 5, 8, 12, 64, 100])
+def test_spread_is_a_permutation_and_even(n_canonical_nodes: int) -> None:
+    """Any segment of positions lies evenly over the two halves of the canonical nodes."""
+    canonical_nodes = spread(n_canonical_nodes)
+    assert sorted(canonical_nodes.tolist()) == list(range(n_canonical_nodes))
+    low = np.cumsum(np.tile(canonical_nodes, 2) < n_canonical_nodes / 2) - np.arange(1, 2 * n_canonical_nodes + 1) * (
+        -(-n_canonical_nodes // 2) / n_canonical_nodes
+    )
     assert low.max() - low.min() <= 3
 
 
 def test_canonical_nodes_hold_what_their_residues_have() -> None:
-    """Residue i has ceil((N - i) / C) positions, and first_ranks counts them."""
-    grid = LaneGrid(23, 5)
-    lanes, ranks = grid.locate(np.arange(23))
-    assert np.bincount(lanes, minlength=5).tolist() == np.diff(grid.lane_start).tolist()
+    """The canonical node of residue i has ceil((N - i) / C) positions, and `first_ranks` counts them."""
+    grid = CanonicalNodeGrid(23, 5)
+    canonical_nodes, ranks = grid.locate(np.arange(23))
+    assert np.bincount(canonical_nodes, minlength=5).tolist() == np.diff(grid.starts).tolist()
     for position in range(24):
-        seen = np.bincount(lanes[:position], minlength=5)
+        seen = np.bincount(canonical_nodes[:position], minlength=5)
         assert grid.first_ranks(np.arange(5), position).tolist() == seen.tolist()
-    assert all(np.array_equal(ranks[lanes == lane], np.arange((lanes == lane).sum())) for lane in range(5))
+    assert all(np.array_equal(ranks[canonical_nodes == c], np.arange((canonical_nodes == c).sum())) for c in range(5))
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [5], [5, 5], [1, 0, 100], [3, 10, 1000], [7, 7, 7, 1], [1] * 9])
@@ -79,7 +81,7 @@ def test_merges_are_exact_at_their_limit() -> None:
 
 
 def test_products_are_summed_exactly() -> None:
-    """Beyond what 64 bits hold."""
+    """Also where a sum exceeds 64 bits."""
     values = [2**62 + 1, 3, 2**31, 0]
     others = [5, 0, 2**61 + 7, 1]
     assert sum_of_squares(np.array(values)) == sum(value * value for value in values)
@@ -88,12 +90,12 @@ def test_products_are_summed_exactly() -> None:
 
 @pytest.mark.parametrize("words", [[], [7], [3, 9, 1], [2**63, 5, 2**63, 0, 5], [4] * 100])
 def test_keyed_orders_are_stable(words: list[int]) -> None:
-    """Equal words stay in place, as they would for a stable sort."""
+    """Equal words keep their order."""
     assert keyed_order(np.array(words, np.uint64)).tolist() == sorted(range(len(words)), key=words.__getitem__)
 
 
 def ring_by_one_sort(n_rows: list[int], block: int, key: int) -> list[int]:
-    """The places of a ring in order, by one sort of all (key, ring place)."""
+    """Return the places of a ring in order, by one sort of all (key, ring place)."""
     n = sum(n_rows)
     z = np.repeat(n_rows, n_rows)
     o = np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
@@ -117,7 +119,7 @@ def ring_by_one_sort(n_rows: list[int], block: int, key: int) -> list[int]:
     ],
 )
 def test_windows_of_a_ring_equal_one_sort(n_rows: list[int], block: int) -> None:
-    """Walked from the start, and entered anywhere."""
+    """Whether walked from the start or entered anywhere."""
     ring = Ring(np.array(n_rows), block, key=99)
     whole = np.array(ring_by_one_sort(n_rows, block, key=99))
     n = len(whole)
@@ -130,9 +132,9 @@ def test_windows_of_a_ring_equal_one_sort(n_rows: list[int], block: int) -> None
 @pytest.mark.parametrize("widest_place", [20, 2**20, 2**40])
 @pytest.mark.parametrize("n_unseen", [0, 40, 150])
 def test_a_step_gives_out_what_is_below_the_limit(widest_place: int, n_unseen: int) -> None:
-    """In order of (key, place), in one word a sample or in two; what is not below waits; the unseen are counted."""
+    """In order of (key, place), with one word per sample or two. Others wait; samples that are skipped are counted."""
     limit, top = 1 << 39, 1 << 40
-    for low_bits in (0, 33):  # few different keys, or almost none alike
+    for low_bits in (0, 33):  # few distinct keys, or almost only distinct ones
         counters = np.arange(400)
         keys = (bits(1, counters) % np.uint64(top)).astype(np.int64) >> low_bits << low_bits
         places = (bits(2, counters) % np.uint64(widest_place)).astype(np.int64)
@@ -150,7 +152,7 @@ def test_a_step_gives_out_what_is_below_the_limit(widest_place: int, n_unseen: i
 
 @pytest.mark.parametrize("block", [0, 40, 700, 10**6])
 def test_uses_of_a_ring_hold_all_that_is_read(block: int) -> None:
-    """No run is read outside its stretches' ends, and each begins about where it is said to."""
+    """No run is read at or after the end that its uses give."""
     n_rows = [30, 1, 200, 5, 5, 90, 60, 1, 300]
     ring = Ring(np.array(n_rows), block, key=5)
     run_of_place = np.repeat(np.arange(len(n_rows)), n_rows)
@@ -162,7 +164,7 @@ def test_uses_of_a_ring_hold_all_that_is_read(block: int) -> None:
 
 
 def test_an_order_may_be_shared_between_threads() -> None:
-    """Many threads that evaluate one fresh order at once see what one sees."""
+    """Many threads that evaluate one fresh order at the same time read what a single thread reads."""
     catalog = Catalog(np.full(200, 50), np.array([200]))
     spec = OrderSpec(shuffle=True, num_canonical_nodes=16, shuffle_block_size=300)
     whole = EpochOrder(spec, catalog, 0).take(0, 10_000)

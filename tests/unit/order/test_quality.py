@@ -1,4 +1,4 @@
-"""What an order means for hardware, against brute force; and the shuffle score: its ends, its growth, its evenness."""
+"""What an order means for hardware, against brute force; and the shuffle score: its ends, growth and evenness."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology
-from streaming.order.explanation import Explanation, explain
-from streaming.order.quality import shuffle_score
+from streaming.order import Catalog, EpochOrder, EpochPlan, Explanation, OrderSpec, Topology, explain
+from streaming.order.report.quality import shuffle_score
 
 SHAPES = [(2000, 600), (300, 1000), (20, 500), (1, 5000)]
 
@@ -36,11 +35,13 @@ def test_the_score_is_0_for_the_stored_order_and_1_for_a_full_shuffle(n_shards: 
     assert shuffle_score(_order(n_shards, rows, shuffle_block_size=n_shards * rows)).score > 0.97
 
 
-@pytest.mark.parametrize(("n_shards", "rows", "n_lanes"), [(2000, 600, 64), (300, 1000, 1)])
-def test_the_score_grows_with_the_block(n_shards: int, rows: int, n_lanes: int) -> None:
-    """From below one shard to the whole canonical node, and both of its parts do; 0.01 is left to chance."""
+@pytest.mark.parametrize(("n_shards", "rows", "n_canonical_nodes"), [(2000, 600, 64), (300, 1000, 1)])
+def test_the_score_grows_with_the_block(n_shards: int, rows: int, n_canonical_nodes: int) -> None:
+    """From less than one shard to the whole canonical node, and so do both components; 0.01 is left to chance."""
     blocks = [*(rows * 4**k // 4 for k in range(5)), n_shards * rows]
-    orders = [_order(n_shards, rows, num_canonical_nodes=n_lanes, shuffle_block_size=block) for block in blocks]
+    orders = [
+        _order(n_shards, rows, num_canonical_nodes=n_canonical_nodes, shuffle_block_size=block) for block in blocks
+    ]
     scores = list(map(shuffle_score, orders))
     for smaller, larger in pairwise(scores):
         assert larger.spread >= smaller.spread
@@ -48,19 +49,19 @@ def test_the_score_grows_with_the_block(n_shards: int, rows: int, n_lanes: int) 
         assert larger.score >= smaller.score - 0.01
     assert scores[0].score < 0.3
     assert scores[-1].score > 0.97
-    without = shuffle_score(_order(n_shards, rows, num_canonical_nodes=n_lanes, shuffle_algo="py1s"))
+    without = shuffle_score(_order(n_shards, rows, num_canonical_nodes=n_canonical_nodes, shuffle_algo="py1s"))
     assert without.score <= scores[0].score
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])
 def test_the_ends_of_an_epoch_are_mixed_as_well_as_its_middle(epoch: int) -> None:
-    """300 shards of 1,000 samples and a window of 20 shards: no place is 10 % away from the mean."""
+    """300 shards of 1,000 samples, a block of 20 shards: no place is 10 % away from the mean."""
     found = shuffle_score(_order(300, 1000, epoch, num_canonical_nodes=1, shuffle_block_size=20_000))
     assert max(abs(place / found.mixing - 1) for place in found.mixing_at) < 0.1
 
 
 def test_streams_that_are_merged_evenly_without_shuffle_count_as_some_mixing() -> None:
-    """Two streams take turns: more than the stored order of one, far from a shuffle."""
+    """Two streams that take turns mix more than the stored order of one, and far less than a shuffle."""
     catalog = Catalog(np.full(100, 200), np.array([50, 50]))
     found = shuffle_score(EpochOrder(OrderSpec(), catalog, 0))
     assert 0 < found.score < 0.1
@@ -68,7 +69,7 @@ def test_streams_that_are_merged_evenly_without_shuffle_count_as_some_mixing() -
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 17, 64])
 def test_tiny_epochs_have_a_score(n: int) -> None:
-    """It says little, but it is there and in range."""
+    """The score says little then, but it exists and is in range."""
     for settings in ({}, {"shuffle": False}, {"shuffle_algo": "naive"}):
         assert 0 <= shuffle_score(_order(1, n, **settings)).score <= 1
 
@@ -77,7 +78,7 @@ def test_tiny_epochs_have_a_score(n: int) -> None:
 
 
 def _needed_shards(plan: EpochPlan, ks: range) -> list[set[int]]:
-    """Per node: the shards that its ranks get in these batches, by asking for every sample."""
+    """Return for each node the shards that its ranks read in these batches, by a look at every sample."""
     order, needed = plan.order, []
     reader = order.reader()
     for node in range(plan.topology.n_nodes):
@@ -94,7 +95,7 @@ def _needed_shards(plan: EpochPlan, ks: range) -> list[set[int]]:
 )
 @pytest.mark.parametrize("n_nodes", [1, 2, 3, 5, 8, 20])
 def test_downloads_are_what_every_sample_asked_for_would_need(n_nodes: int, settings: dict[str, Any]) -> None:
-    """Against the whole epoch, sample by sample, over the whole batches."""
+    """Against every sample of all whole batches."""
     order = _order(64, 120, **settings)
     plan = EpochPlan(order, Topology(2 * n_nodes, 2), 8)
     needed = _needed_shards(plan, range(order.n_samples // plan.global_batch))
@@ -118,7 +119,7 @@ def test_downloads_are_what_every_sample_asked_for_would_need(n_nodes: int, sett
 )
 @pytest.mark.parametrize("n_nodes", [2, 3, 8])
 def test_downloads_of_several_streams(n_nodes: int, settings: dict[str, Any]) -> None:
-    """Against the whole epoch, sample by sample: two streams, of which one is read 1.4 times."""
+    """Against every sample of all whole batches: two streams, one of which is read 1.4 times."""
     catalog = Catalog(np.full(60, 150), np.array([40, 20]))
     topology = Topology(4 * n_nodes, 4, replication=2)
     unit = {"per_stream": 16 * n_nodes, "device_per_stream": 8}.get(settings.get("batching_method", ""))
@@ -133,8 +134,8 @@ def test_downloads_of_several_streams(n_nodes: int, settings: dict[str, Any]) ->
     assert 0 <= found.shuffle_quality <= 1
 
 
-def test_shards_that_a_part_of_a_pass_leaves_out_are_not_downloaded() -> None:
-    """A fifth of a stream, in picks of whole shards: a fifth of its shards."""
+def test_shards_that_a_partial_pass_leaves_out_are_not_downloaded() -> None:
+    """A fifth of a stream, in picks of whole shards, needs a fifth of its shards."""
     order = EpochOrder(
         OrderSpec(shuffle=True, sampling_granularity=100),
         Catalog(np.full(50, 100), np.array([50])),
@@ -146,7 +147,7 @@ def test_shards_that_a_part_of_a_pass_leaves_out_are_not_downloaded() -> None:
 
 
 def test_each_shard_is_downloaded_once_where_canonical_nodes_suffice() -> None:
-    """Nodes that divide the canonical nodes, which divide the shards: exactly 1, and exact bytes for each node."""
+    """If nodes divide canonical nodes, and these divide shards, downloads are exactly 1 and bytes are exact."""
     order = _order(128, 40, num_canonical_nodes=16, shuffle_block_size=100)
     sizes = np.arange(128, dtype=np.int64) + 1000
     for n_nodes in (1, 2, 4, 8, 16):
@@ -171,7 +172,7 @@ def test_shards_in_use_are_those_between_their_first_and_last_sample() -> None:
 
 
 def test_the_cache_needed_is_the_working_set_of_the_design() -> None:
-    """C (1 + 2 block / z) / P shards, where that is below all shards; in bytes with a mean size."""
+    """C (1 + 2 block / z) / P shards, if that is fewer than all; in bytes, for a mean size."""
     order = _order(4000, 50, num_canonical_nodes=16, shuffle_block_size=200)
     for n_nodes in (1, 4, 16):
         found = _explained(order, n_nodes, shard_bytes=1000.0)
@@ -187,7 +188,7 @@ def test_batches_and_padding_are_those_of_the_plan(remainder: str, padding: int,
 
 
 def test_streams_are_listed_with_what_they_give() -> None:
-    """A stream read three times."""
+    """One stream is read three times."""
     catalog = Catalog(np.array([10, 20, 30]), np.array([2, 1]))
     order = EpochOrder(OrderSpec(shuffle=True), catalog, 0, np.array([90, 30]))
     first, second = _explained(order, 1).streams
@@ -197,7 +198,7 @@ def test_streams_are_listed_with_what_they_give() -> None:
 
 @pytest.mark.parametrize("n_nodes", [128, 100])
 def test_the_warning_names_a_power_of_two_that_helps(n_nodes: int) -> None:
-    """With that many canonical nodes downloads come down to what the warning says."""
+    """With that number of canonical nodes, downloads fall to what the warning says."""
     found = _explained(_order(20_000, 50), n_nodes)
     assert found.warning is not None
     better = int(found.warning.partition("num_canonical_nodes=")[2].partition(" ")[0])
@@ -208,8 +209,8 @@ def test_the_warning_names_a_power_of_two_that_helps(n_nodes: int) -> None:
     assert after.warning is None
 
 
-def test_what_cannot_be_helped_is_said_without_advice() -> None:
-    """`naive` needs every shard everywhere; four shards are too few for a hundred nodes."""
+def test_a_warning_without_remedy_gives_no_advice() -> None:
+    """Under `naive` every node needs every shard; and four shards are too few for a hundred nodes."""
     for order in (_order(200, 500, shuffle_algo="naive"), _order(4, 5000, num_canonical_nodes=64)):
         warning = _explained(order, 100).warning
         assert warning is not None
@@ -218,7 +219,7 @@ def test_what_cannot_be_helped_is_said_without_advice() -> None:
 
 @pytest.mark.parametrize("algorithm", ["py1e", "naive"])
 def test_a_billion_samples_are_explained_in_little_memory(algorithm: str) -> None:
-    """Nothing of the epoch's length is made: 10⁹ samples would be 8 GB."""
+    """No array of the epoch's length is made, which would take 8 GB for 10⁹ samples."""
     tracemalloc.start()
     try:
         found = _explained(_order(100_000, 10_000, shuffle_algo=algorithm), 3)
@@ -230,7 +231,7 @@ def test_a_billion_samples_are_explained_in_little_memory(algorithm: str) -> Non
 
 
 def test_the_text_says_the_numbers_in_words() -> None:
-    """All of it for one small case."""
+    """The whole text for one small case."""
     order = _order(128, 50, num_canonical_nodes=2, shuffle_block_size=100)
     lines = str(_explained(order, 4, shard_bytes=1 << 20)).splitlines()
     assert lines[0] == "epoch: 6,400 samples in 100 batches of 8 on each of 8 ranks (4 nodes)"
@@ -246,7 +247,7 @@ def test_the_text_says_the_numbers_in_words() -> None:
 
 
 def test_an_epoch_without_samples_is_explained() -> None:
-    """No shard, and shards without rows."""
+    """A catalog without shards, and one of empty shards."""
     for catalog in (
         Catalog(np.zeros(0, np.int64), np.zeros(0, np.int64)),
         Catalog(np.zeros(3, np.int64), np.array([3])),

@@ -1,4 +1,4 @@
-"""What is checked at the border: specs, catalogs, topologies, draws; and what the defaults are."""
+"""The checks of specs, catalogs, topologies and draws; and the defaults."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ CATALOG = Catalog(np.array([10, 0, 5]), np.array([2, 1]))
     ],
 )
 def test_impossible_settings_are_refused_by_name(settings: dict[str, Any]) -> None:
-    """The message names the setting, as the user knows it."""
+    """The message names the setting as the user does."""
     name = next(iter(settings)).replace("seed", "shuffle_seed")
     with pytest.raises(OptionError, match=name):
         OrderSpec(**settings)
 
 
 def test_specs_keep_plain_numbers() -> None:
-    """Whole numbers of numpy become ints: specs compare and serialise alike."""
+    """numpy's whole numbers become ints, so that specs compare and serialise alike."""
     spec = OrderSpec(seed=np.int64(3), shuffle=np.True_, num_canonical_nodes=np.int32(2))  # type: ignore[arg-type]
     assert spec == OrderSpec(seed=3, shuffle=True, num_canonical_nodes=2)
     assert type(spec.seed) is int
@@ -56,7 +56,7 @@ def test_impossible_catalogs_are_refused(sizes: list[Any], per_stream: list[int]
 
 
 def test_a_catalog_finds_samples_behind_empty_shards() -> None:
-    """Ids count through the shards; an empty shard owns none."""
+    """Ids count through the shards; an empty shard has none."""
     catalog = Catalog(np.array([0, 3, 0, 0, 2, 0]), np.array([3, 0, 3]))
     shards, rows = catalog.locate(np.arange(5))
     assert shards.tolist() == [1, 1, 1, 4, 4]
@@ -69,10 +69,9 @@ def test_a_catalog_finds_samples_behind_empty_shards() -> None:
 
 
 def test_topologies() -> None:
-    """A node is whole; where nodes are uneven or unknown, one rank is a node."""
+    """Nodes are whole. If nodes are uneven or unknown, each rank is a node."""
     assert Topology(6, 3).n_nodes == 2
     assert Topology(6, 3).node_of(4) == 1
-    assert Topology(6, 3).local_rank_of(4) == 1
     assert list(Topology(6, 3).ranks_of(1)) == [3, 4, 5]
     assert Topology.of(6, 4) == Topology.of(6) == Topology(6, 1)
     for n_ranks, per_node, replication in ((0, 1, 1), (4, 0, 1), (4, 3, 1), (4, 2, 0)):
@@ -93,18 +92,17 @@ def test_topologies() -> None:
     ],
 )
 def test_groups_of_ranks_that_get_the_same(n_ranks: int, per_node: int, replication: int, nodes: list[range]) -> None:
-    """A node is cut into whole groups; a group that does not fit into a machine is a node."""
+    """A node consists of whole groups; a group that does not fit into a machine is a node."""
     topology = Topology(n_ranks, per_node, replication)
     assert topology.n_groups * replication == n_ranks
     assert [topology.ranks_of(node) for node in range(topology.n_nodes)] == nodes
     for node, ranks in enumerate(nodes):
         assert [topology.node_of(rank) for rank in ranks] == [node] * len(ranks)
-        assert [topology.local_rank_of(rank) for rank in ranks] == list(range(len(ranks)))
         assert [topology.group_of(rank) in topology.groups_of(node) for rank in ranks] == [True] * len(ranks)
 
 
 def test_draws() -> None:
-    """Any number of samples of a stream that has some; what cannot be drawn is refused."""
+    """A stream with samples can give any number; draws from an empty stream are refused."""
     assert EpochOrder(OrderSpec(), CATALOG, 0, np.array([20, 0])).n_samples == 20
     assert EpochOrder(OrderSpec(), CATALOG, 0, np.array([15, 3])).n_samples == 18
     empty = Catalog(np.array([10, 0]), np.array([1, 1]))
@@ -114,7 +112,7 @@ def test_draws() -> None:
 
 
 def test_plans_and_readers_check_their_arguments() -> None:
-    """Outside what exists there is an error, not a wrong sample."""
+    """A rank, batch or position that does not exist is an error, never a wrong sample."""
     order = EpochOrder(OrderSpec(), CATALOG, 0)
     plan = EpochPlan(order, Topology(2, 2), 3)
     for batch_size, start, remainder in ((0, 0, "pad"), (1, -1, "pad"), (1, 0, "keep")):
@@ -136,7 +134,7 @@ def test_plans_and_readers_check_their_arguments() -> None:
 
 
 def test_units_are_checked() -> None:
-    """Where streams take turns by units, the order, the batches and the cursor must agree on them."""
+    """Where streams take turns by units, order, batches and cursor must agree on the unit."""
     for method in ("per_stream", "device_per_stream"):
         spec = OrderSpec(batching_method=method)
         for unit in (None, 0, 1.5, True):
@@ -179,7 +177,7 @@ def test_defaults_follow_the_data(sizes: list[int], n_canonical_nodes: int, bloc
 
 
 def test_pieces_of_long_shards_are_the_runs_that_defaults_see() -> None:
-    """The block follows runs of at most 2**20 rows; a dataset of impossibly many runs is refused, not tried."""
+    """The default block counts runs of at most 2**20 rows. A dataset of impossibly many runs is refused at once."""
     order = EpochOrder(OrderSpec(shuffle=True), Catalog(np.array([2**31, 7]), np.array([2])), 0)
     assert order.shuffle_block_size == 4 * (2048 * 2**40 + 49) // (2**31 + 7)
     with pytest.raises(OptionError, match="runs"):
@@ -187,7 +185,7 @@ def test_pieces_of_long_shards_are_the_runs_that_defaults_see() -> None:
 
 
 def test_windows_beyond_the_limits_are_refused() -> None:
-    """A lane of 2**42 samples, or a window of 2**31, has no room in a key."""
+    """A canonical node of 2**42 samples, or a window of 2**31, does not fit a key."""
     many = Catalog(np.full(2048, 2**31), np.array([2048]))
     with pytest.raises(OptionError, match="num_canonical_nodes"):
         EpochOrder(OrderSpec(shuffle=True, num_canonical_nodes=1), many, 0)

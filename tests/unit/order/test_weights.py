@@ -1,4 +1,4 @@
-"""Weights: what they come to, exactly, and which are refused."""
+"""Weights: the exact number of samples that they give, and which are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streaming.order import Catalog, EpochOrder, OrderSpec, StreamWeight, resolv
 
 
 def catalog(*sizes: int) -> Catalog:
-    """A stream of one shard for each size; long streams have several."""
+    """Make one stream per size, of one shard; long streams have several shards."""
     shards = [[min(1 << 30, size - first) for first in range(0, size, 1 << 30)] or [0] for size in sizes]
     return Catalog(np.array([n for stream in shards for n in stream]), np.array([len(stream) for stream in shards]))
 
@@ -50,7 +50,7 @@ def draws(sizes: tuple[int, ...], *weights: dict[str, Any], epoch_size: int | No
 def test_weights_come_to(
     sizes: tuple[int, ...], weights: list[dict[str, Any]], epoch_size: int | None, expected: list[int]
 ) -> None:
-    """Shares to the sample; a float is the fraction that is written like it."""
+    """Shares are exact to the sample; a float stands for the decimal fraction it is written as."""
     assert draws(sizes, *weights, epoch_size=epoch_size) == expected
 
 
@@ -60,7 +60,7 @@ def test_weights_come_to(
     seed=st.integers(0, 2**63 - 1),
 )
 def test_shares_add_up_and_are_off_by_less_than_one(proportions: list[float], epoch_size: int, seed: int) -> None:
-    """The epoch has the size that was asked for; a weight of 0 is absence; the seed alone decides who gets the rest."""
+    """The epoch has the wanted size, a weight of 0 leaves a stream out, and the seed decides where the rest goes."""
     if not any(proportions):
         proportions[0] = 1.0
     weights = [{"proportion": proportion} for proportion in proportions]
@@ -73,8 +73,8 @@ def test_shares_add_up_and_are_off_by_less_than_one(proportions: list[float], ep
         assert proportion or not n
 
 
-def test_what_is_left_over_goes_to_any_stream() -> None:
-    """Three equal streams share ten samples; which of them gets four depends on the seed."""
+def test_the_rest_goes_to_any_stream() -> None:
+    """Three equal streams share ten samples. The seed decides which of them gets four."""
     shares = {tuple(draws((5, 5, 5), *[{"proportion": 1}] * 3, epoch_size=10, seed=seed)) for seed in range(50)}
     assert shares == {(4, 3, 3), (3, 4, 3), (3, 3, 4)}
 
@@ -95,7 +95,7 @@ def test_what_is_left_over_goes_to_any_stream() -> None:
     ],
 )
 def test_impossible_weights_are_refused_by_name(weight: dict[str, Any]) -> None:
-    """Negative, endless, no numbers, or two for one stream."""
+    """Negative or infinite values, values that are no numbers, and two weights for one stream."""
     with pytest.raises(OptionError, match=next(iter(weight))):
         StreamWeight(**weight)
 
@@ -123,13 +123,13 @@ def test_impossible_weights_are_refused_by_name(weight: dict[str, Any]) -> None:
 def test_weights_that_cannot_be_honoured_are_refused(
     sizes: tuple[int, ...], weights: list[dict[str, Any]], epoch_size: Any, message: str
 ) -> None:
-    """All streams relative or none; a fixed number and an epoch size contradict; nothing comes of nothing."""
+    """Proportions for some streams only, a fixed number beside an epoch size, and samples from empty streams."""
     with pytest.raises(OptionError, match=message):
         draws(sizes, *weights, epoch_size=epoch_size)
 
 
 def test_a_stream_that_is_drawn_twice_comes_twice_evenly() -> None:
-    """A 900, B 100 records, equal shares of 400: 200 of each, every record of B twice."""
+    """Streams of 900 and 100 samples, equal shares of 400: 200 of each, so every sample of the second twice."""
     data = catalog(900, 100)
     drawn = resolve_draws(data, [StreamWeight(proportion=0.5)] * 2, 400, seed=1)
     order = EpochOrder(OrderSpec(shuffle=True), data, 0, drawn)

@@ -1,4 +1,4 @@
-"""What a node needs at hand and how little of some shards it needs: closed forms, against brute force."""
+"""The shards that a node needs at once, and those that it reads sparsely: closed forms against brute force."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology, WorkingSet, thinly_read, working_set
-from streaming.order.thin import MOST_SHARE
+from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology, WorkingSet, sparsely_read, working_set
+from streaming.order.nodes.shard_uses import SPARSE_SHARE
 
 
 def _order(sizes: list[int], draws: int | None = None, **chosen: Any) -> EpochOrder:
@@ -25,7 +25,7 @@ def _order(sizes: list[int], draws: int | None = None, **chosen: Any) -> EpochOr
 
 
 def _fetches_by_best_eviction(batches: list[list[int]], room: int) -> int:
-    """How often shards come if what is needed last goes first: each batch's shards, one after the other."""
+    """Count the fetches if the shard that is needed last is evicted first. `batches`: shards of each, in order."""
     visits = [shard for batch in batches for shard in batch]
     next_use: list[float] = [math.inf] * len(visits)
     seen: dict[int, int] = {}
@@ -46,7 +46,7 @@ def _fetches_by_best_eviction(batches: list[list[int]], room: int) -> int:
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.85, 1.5])
 @pytest.mark.parametrize(("n_shards", "rows", "block"), [(100, 200, 4000), (60, 500, 30_000)])
 def test_expected_fetches_are_those_of_the_best_eviction(n_shards: int, rows: int, block: int, share: float) -> None:
-    """Within a quarter of what evicting by next use really does, where the cache is too small; one where it is not."""
+    """Within a quarter of what eviction by next use does if the cache is too small; one if it is not."""
     order = _order([rows] * n_shards, num_canonical_nodes=2, shuffle_block_size=block)
     plan = EpochPlan(order, Topology(1, 1), 32)
     needed = working_set(plan)
@@ -59,7 +59,7 @@ def test_expected_fetches_are_those_of_the_best_eviction(n_shards: int, rows: in
 
 
 def test_a_cache_of_the_working_set_fetches_nothing_twice() -> None:
-    """What `shards` promises, by brute force."""
+    """The promise of `shards`, by brute force."""
     order = _order([200] * 100, num_canonical_nodes=2, shuffle_block_size=4000)
     needed = working_set(EpochPlan(order, Topology(1, 1), 32))
     ids = order.take(0, order.n_samples)
@@ -76,13 +76,13 @@ def test_a_cache_of_the_working_set_fetches_nothing_twice() -> None:
     part=st.floats(1e-4, 1),
 )
 def test_more_room_never_costs_more(in_use: float, room: float, more: float, visits: float, part: float) -> None:
-    """Between one fetch of each shard and one at every visit."""
+    """From one fetch of each shard to one at every visit."""
     needed = WorkingSet(in_use, 2 * in_use, visits / part, visits)
     less, enough = needed.fetches_per_shard(room), needed.fetches_per_shard(room * more)
     assert 1 <= enough <= less + 1e-9 <= visits + 1e-6
 
 
-# --- shards that are hardly read
+# --- shards that are read sparsely
 
 
 @given(
@@ -90,10 +90,10 @@ def test_more_room_never_costs_more(in_use: float, room: float, more: float, vis
     passes=st.integers(1, 3),
     nodes=st.sampled_from([1, 2, 4, 32]),
 )
-def test_whole_passes_read_no_shard_thinly(sizes: list[int], passes: int, nodes: int) -> None:
-    """However many nodes share them: all of every shard is needed."""
+def test_whole_passes_read_no_shard_sparsely(sizes: list[int], passes: int, nodes: int) -> None:
+    """Whatever the number of nodes, every shard is needed whole."""
     if sum(sizes):
-        assert thinly_read(_order(sizes, passes * sum(sizes)), Topology(nodes, 1)) is None
+        assert sparsely_read(_order(sizes, passes * sum(sizes)), Topology(nodes, 1)) is None
 
 
 @given(
@@ -102,31 +102,31 @@ def test_whole_passes_read_no_shard_thinly(sizes: list[int], passes: int, nodes:
     granularity=st.sampled_from([1, 7, 100]),
 )
 @settings(max_examples=60)
-def test_thinly_read_are_those_shards_of_which_a_node_needs_less_than_a_sixteenth(
+def test_sparsely_read_shards_are_those_shards_of_which_a_node_needs_less_than_a_sixteenth(
     sizes: list[int], share: float, granularity: int
 ) -> None:
-    """By counting the samples of the whole epoch."""
+    """Against a count of all samples of the epoch."""
     n = max(1, int(share * sum(sizes)))
     if not sum(sizes):
         return
     order = _order(sizes, n, sampling_granularity=granularity)
     shards, _ = order.catalog.locate(order.take(0, order.n_samples))
     counts = Counter(shards.tolist())
-    expected = [0 < counts[shard] < MOST_SHARE * size for shard, size in enumerate(sizes)]
-    found = thinly_read(order, Topology(1, 1))
+    expected = [0 < counts[shard] < SPARSE_SHARE * size for shard, size in enumerate(sizes)]
+    found = sparsely_read(order, Topology(1, 1))
     assert (found if found is not None else np.zeros(len(sizes), bool)).tolist() == expected
 
 
 def test_nodes_that_share_a_canonical_node_need_less_of_its_shards() -> None:
-    """A tenth of each shard is drawn: one node of two canonical nodes needs all of it, one of four only half."""
+    """A tenth of each shard is drawn, in two canonical nodes. One of two nodes needs all of it, one of four half."""
     order = _order([1000] * 40, 4000, num_canonical_nodes=2)
-    assert thinly_read(order, Topology(1, 1)) is None
-    assert thinly_read(order, Topology(2, 1)) is None
-    found = thinly_read(order, Topology(4, 1))
+    assert sparsely_read(order, Topology(1, 1)) is None
+    assert sparsely_read(order, Topology(2, 1)) is None
+    found = sparsely_read(order, Topology(4, 1))
     assert found is not None
     assert found.all()
 
 
-def test_a_shard_of_which_many_samples_are_needed_is_not_thinly_read() -> None:
-    """A thousand of a hundred thousand are too many requests, one in a hundred or not."""
-    assert thinly_read(_order([100_000] * 4, 4000), Topology(1, 1)) is None
+def test_a_shard_of_which_many_samples_are_needed_is_not_read_sparsely() -> None:
+    """One sample in a hundred is few, but a thousand requests are too many."""
+    assert sparsely_read(_order([100_000] * 4, 4000), Topology(1, 1)) is None

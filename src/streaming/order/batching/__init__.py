@@ -1,1 +1,1 @@
-"""How the streams of a dataset share an epoch: one file for each `batching_method`, and the table of them."""
+"""How the streams of a dataset share an epoch: a file per `batching_method`, their table, and the merges they use."""

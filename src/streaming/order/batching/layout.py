@@ -1,4 +1,4 @@
-"""What a batching method decides: which orders an epoch consists of, and how they take turns."""
+"""What a batching method decides: which sub-orders make up an epoch, and how they take turns."""
 
 from __future__ import annotations
 
@@ -10,43 +10,57 @@ from numpy.typing import NDArray
 
 from streaming.order.bits import Purpose, derive_key
 from streaming.order.catalog import Catalog
-from streaming.order.interleave import Interleave
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Epoch:
-    """All that a layout depends on."""
+class EpochSettings:
+    """Everything that a batch layout depends on."""
 
     catalog: Catalog
     draws: NDArray[np.int64]
-    """Samples that each stream gives, int64 (stream,)."""
+    """Samples that each stream gives to the epoch, int64 (stream,)."""
     seed: int
     epoch: int
     shuffle: bool
     n_canonical_nodes: int
     block: int
+    """Shuffle block, in samples of a canonical node."""
     unit: int
-    """Samples of a unit, where streams take turns by units."""
+    """Samples in a unit, for methods in which streams take turns by units."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PartPlan:
-    """One order: of which shards, int64 (shard,), in how many canonical nodes, with which seed and block."""
+class SubOrderPlan:
+    """A sub-order to make: its shards, int64 (shard,), canonical nodes, seed and shuffle block."""
 
     shards: NDArray[np.int64]
-    n_lanes: int
+    n_canonical_nodes: int
     seed: int
     block: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Layout:
-    """The orders of an epoch, and how they are merged; one order alone may go without."""
+class Interleave(Protocol):
+    """How sub-orders take turns: which sub-order each position of the epoch comes from, and its position there."""
 
-    parts: list[PartPlan]
+    @property
+    def n_positions(self) -> int:
+        """The number of positions in the epoch."""
+
+    def find(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sub-order of every position and the position there. int64 (position,) -> two of (position,)."""
+
+    def counts(self, position: int) -> list[int]:
+        """Return a lower bound on the positions of each sub-order from `position` on; tight where possible."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BatchLayout:
+    """The sub-orders of an epoch, and how they are merged; `merge` may be None for a single one."""
+
+    sub_orders: list[SubOrderPlan]
     merge: Interleave | None
     mixed: bool
-    """Whether the orders are parts of one shuffle: then a rank's batch is not sorted by them."""
+    """Whether the sub-orders belong to one shuffle, so that the samples of a node are not dealt by sub-order."""
 
 
 class Batching(Protocol):
@@ -54,30 +68,30 @@ class Batching(Protocol):
 
     @property
     def takes_units(self) -> bool:
-        """Whether streams take turns by units, whose size the order then depends on."""
+        """Whether streams take turns by units. The order then depends on the size of a unit."""
 
     @property
     def unit_goes_to_one_rank(self) -> bool:
-        """Whether a unit is dealt whole."""
+        """Whether all samples of a unit go to the same rank."""
 
-    def lay_out(self, epoch: Epoch) -> Layout:
-        """How the streams share an epoch."""
+    def lay_out(self, epoch: EpochSettings) -> BatchLayout:
+        """Lay out the sub-orders of an epoch."""
 
 
 def shards_of_streams(catalog: Catalog) -> list[NDArray[np.int64]]:
-    """The shards of each stream, int64 (shard,) each."""
+    """Return the shards of each stream, int64 (shard,) each."""
     shards = np.arange(catalog.n_shards, dtype=np.int64)
     return np.split(shards, np.cumsum(catalog.shards_per_stream)[:-1]) if catalog.n_streams else []
 
 
-def stream_orders(epoch: Epoch, n_lanes: list[int]) -> list[PartPlan]:
-    """An order of its own for each stream, with its share of the block; `n_lanes`: canonical nodes of each."""
+def sub_order_per_stream(epoch: EpochSettings, n_canonical_nodes: list[int]) -> list[SubOrderPlan]:
+    """Plan one sub-order per stream, with `n_canonical_nodes[stream]` canonical nodes and its share of the block."""
     total = max(1, sum(epoch.draws.tolist()))
     return [
-        PartPlan(
+        SubOrderPlan(
             shards,
-            n_lanes[stream],
-            derive_key(epoch.seed, stream, Purpose.STREAM),  # else streams of equal sizes would be shuffled alike
+            n_canonical_nodes[stream],
+            derive_key(epoch.seed, stream, Purpose.STREAM),  # otherwise streams of equal sizes would be shuffled alike
             max(1, epoch.block * n // total),
         )
         for stream, (shards, n) in enumerate(zip(shards_of_streams(epoch.catalog), epoch.draws.tolist()))

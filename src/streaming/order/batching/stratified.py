@@ -1,20 +1,20 @@
-"""`stratified`: every stream has an order of its own, and every batch holds each stream's share."""
+"""`stratified`: every stream has a sub-order of its own, and every batch holds each stream's share."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from streaming.order.batching.layout import Epoch, Layout, stream_orders
-from streaming.order.merge import EvenMerge
+from streaming.order.batching.even_merge import EvenMerge
+from streaming.order.batching.layout import BatchLayout, EpochSettings, sub_order_per_stream
 
 
 class Stratified:
-    """Each stream with its own canonical nodes, merged evenly by weight, sample by sample."""
+    """One sub-order per stream, each with its own canonical nodes, merged evenly by weight, sample by sample."""
 
     takes_units: Final = False
     unit_goes_to_one_rank: Final = False
 
-    def lay_out(self, epoch: Epoch) -> Layout:
+    def lay_out(self, epoch: EpochSettings) -> BatchLayout:
         """See Batching."""
-        parts = stream_orders(epoch, [epoch.n_canonical_nodes] * epoch.catalog.n_streams)
-        return Layout(parts, EvenMerge(epoch.draws.tolist()), mixed=False)
+        sub_orders = sub_order_per_stream(epoch, [epoch.n_canonical_nodes] * epoch.catalog.n_streams)
+        return BatchLayout(sub_orders, EvenMerge(epoch.draws.tolist()), mixed=False)

@@ -1,4 +1,4 @@
-"""Which batching methods there are."""
+"""The batching methods by name."""
 
 from __future__ import annotations
 

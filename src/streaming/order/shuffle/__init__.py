@@ -1,1 +1,1 @@
-"""In which order a canonical node has its samples: one file for each `shuffle_algo`, and the table of them."""
+"""The order of the samples in a canonical node: a file per `shuffle_algo`, and their table."""

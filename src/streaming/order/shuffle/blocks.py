@@ -1,9 +1,8 @@
-"""A canonical node cut into consecutive blocks, each permuted inside: what `py1b` and `py1br` are.
+"""A canonical node cut into consecutive blocks, each permuted inside, for `py1b` and `py1br`.
 
-Block k begins at place `k × block + jitter(k) - jitter(0) - stagger`, with keyed jitters below a quarter of a block: so
-lengths lie in [0.75, 1.25) blocks, and the block of a place is found in closed form, however many blocks there are.
-The first block begins at place 0; the stagger is what it is shortened by. The order in a block is the sort by (32
-random bits of the place, place).
+Block k begins at place `k × block + jitter(k) - jitter(0) - stagger`, with keyed jitters below a quarter of a block. So
+blocks are 0.75 to 1.25 `block` long, and the block of a place is found in closed form. The first block begins at place
+0 and is shortened by the stagger. Inside a block, samples are sorted by (32 random bits of the place, place).
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from streaming.order.bits import bits, bits_between, derive_key
 from streaming.order.shuffle.protocol import RunUses
 
 LONGEST_BLOCK: Final = 1 << 33
-"""Longer ones are cut to this: far longer than any canonical node that may have them, so that changes nothing."""
+"""Longer blocks are cut to this. No canonical node is as long as that, so the order stays the same."""
 
 _CHUNK: Final = 4096
 _RANDOM_BITS: Final = np.uint64(32)
 
 
 class Blocks:
-    """One canonical node's order. `n_rows`: rows of each run in run order, int64 (run,), none of them 0."""
+    """The shuffle of one canonical node. `n_rows`: rows of each run in run order, int64 (run,), none of them 0."""
 
     def __init__(self, n_rows: NDArray[np.int64], block: int, *, jitter: int, stagger: int, key: int) -> None:
-        """`jitter`: what jitters are below, at most a quarter of `block`; 0 for blocks of one length."""
+        """`jitter`: upper bound of the jitters, at most a quarter of `block`; 0 for blocks of equal length."""
         self._key = key
         self._offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_rows)])
         self._n = int(self._offsets[-1])
@@ -39,16 +38,16 @@ class Blocks:
 
     @property
     def n_places(self) -> int:
-        """See LaneShuffle."""
+        """See WindowShuffle."""
         return self._n
 
     @property
     def reach(self) -> int:
-        """See LaneShuffle: no block needs another, so what lies between is never evaluated."""
+        """See WindowShuffle. No block needs another, so what lies between two places is never evaluated."""
         return 0
 
     def walk(self, rank: int) -> Iterator[NDArray[np.int64]]:
-        """See LaneShuffle; a chunk is one block, or several small ones."""
+        """See WindowShuffle. A chunk is one block, or several small ones."""
         number = int(self._block_at(np.array([rank], np.int64))[0])
         n_blocks = max(1, _CHUNK // self._block)
         while rank < self._n:
@@ -58,16 +57,16 @@ class Blocks:
             number, rank = number + n_blocks, int(starts[-1])
 
     def uses(self) -> RunUses:
-        """See LaneShuffle; exact to the block."""
+        """See WindowShuffle. All columns are exact to the block."""
         first = self._block_at(self._offsets[:-1])
         last = self._block_at(self._offsets[1:] - 1)
         end = self._starts(last + 1)
         return RunUses(np.arange(len(first)), self._starts(first), end, end)
 
     def _permuted(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The places from starts[0] on to starts[-1], block by block in order; as one sort of words."""
+        """Return the places from starts[0] up to starts[-1] in order, block by block, by one sort of words."""
         base, stop = int(starts[0]), int(starts[-1])
-        # A word is (block, 32 random bits, place): one block has at most 2**31 places, several have few.
+        # A word is (block, 32 random bits, place): one block has at most 2**31 places, and several blocks have few.
         n_place_bits = np.uint64(max(0, stop - base - 1).bit_length())
         words = bits_between(self._key, base, stop)
         words >>= _RANDOM_BITS
@@ -83,14 +82,14 @@ class Blocks:
         return places
 
     def _block_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The block of each place, int64 (place,) -> int64 (place,)."""
+        """Return the block of each place. int64 (place,) -> int64 (place,)."""
         shifted = places + self._shift
         numbers: NDArray[np.int64] = shifted // self._block
         numbers -= self._jitters(numbers) > shifted - numbers * self._block
         return numbers
 
     def _starts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each block begins, int64 (block,) -> int64 (block,)."""
+        """Return the place at which each block begins. int64 (block,) -> int64 (block,)."""
         starts: NDArray[np.int64] = numbers * self._block + self._jitters(numbers) - self._shift
         return starts.clip(0, self._n)
 

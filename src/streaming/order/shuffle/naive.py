@@ -1,4 +1,4 @@
-"""`naive`: one keyed bijection of the whole epoch, whatever the canonical nodes."""
+"""`naive`: one keyed bijection of all positions, which ignores canonical nodes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from streaming.order.bijection import ROUNDS, feistel, half_width
 from streaming.order.bits import bits, derive_key
-from streaming.order.grid import LaneGrid
+from streaming.order.grid import CanonicalNodeGrid
 from streaming.order.shuffle.protocol import RunUses
 
 
 class Naive:
-    """One Feistel network over all positions, with keys of its own for each round."""
+    """One Feistel network over all positions, with a key for each round."""
 
-    by_lane: Final = False
+    by_canonical_node: Final = False
 
-    def __init__(self, grid: LaneGrid, key: int) -> None:
+    def __init__(self, grid: CanonicalNodeGrid, key: int) -> None:
         self._n = grid.n_places
         self._half = np.uint64(half_width(self._n))
         self._round_keys = [derive_key(key, number) for number in range(ROUNDS)]
@@ -33,8 +33,8 @@ class Naive:
             outside = outside[np.flatnonzero(walked >= np.uint64(self._n))]
         return words.view(np.int64)
 
-    def uses(self, lane: int, offsets: NDArray[np.int64]) -> RunUses:
-        """See PointShuffle; any run may be read at any time, so each lasts to the end."""
+    def uses(self, canonical_node: int, offsets: NDArray[np.int64]) -> RunUses:
+        """See PointShuffle. Any run may be read at any time, so each lasts to the end."""
         runs = np.arange(len(offsets) - 1)
         end = np.full(len(runs), self._n + 1, np.int64)
         return RunUses(runs, np.zeros(len(runs), np.int64), end, end)

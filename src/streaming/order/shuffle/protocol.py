@@ -1,4 +1,4 @@
-"""What a shuffle can do. There are two kinds: by place, in closed form, and by window, inside a canonical node."""
+"""The two kinds of shuffle: by point, in closed form, and by window, inside one canonical node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RunUses:
-    """At which ranks of a canonical node its runs are read: one row for each stretch, int64 (use,) each.
+    """The ranks of a canonical node at which its runs are read: one row per segment, int64 (use,) each.
 
-    `first` and `likely_end` are close estimates; `end` is a bound: the run has no sample of this stretch from rank
-    `end` on. A run that crosses the seam of a ring has two rows.
+    `first` and `likely_end` are close estimates. `end` is a bound: the segment holds no sample of the run at rank `end`
+    or later. A run that crosses the seam of a ring has two rows.
     """
 
     run: NDArray[np.int64]
@@ -25,32 +25,32 @@ class RunUses:
 
 
 class PointShuffle(Protocol):
-    """An order given position by position."""
+    """The order of a whole sub-order, evaluated position by position."""
 
     @property
-    def by_lane(self) -> bool:
-        """Whether a canonical node has runs of its own; else any position may read any run."""
+    def by_canonical_node(self) -> bool:
+        """Whether each canonical node reads runs of its own; otherwise any position may read any run."""
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The place in the dealt runs of every position. int64 (position,) -> int64 (position,)."""
+        """Return the place of every position among the dealt runs. int64 (position,) -> int64 (position,)."""
 
-    def uses(self, lane: int, offsets: NDArray[np.int64]) -> RunUses:
-        """When canonical node `lane` reads the dealt runs, which begin at `offsets`, int64 (run + 1,)."""
+    def uses(self, canonical_node: int, offsets: NDArray[np.int64]) -> RunUses:
+        """Return when a canonical node reads the dealt runs. `offsets`: where these begin, int64 (run + 1,)."""
 
 
-class LaneShuffle(Protocol):
+class WindowShuffle(Protocol):
     """The order of one canonical node, evaluated window by window."""
 
     @property
     def n_places(self) -> int:
-        """How many samples the canonical node holds."""
+        """The number of samples in the canonical node."""
 
     @property
     def reach(self) -> int:
-        """How many ranks may be walked for the price of one jump."""
+        """The number of ranks that can be walked at the price of one jump."""
 
     def walk(self, rank: int) -> Iterator[NDArray[np.int64]]:
-        """The places at ranks `rank`, `rank + 1`, … to the end, in chunks, int64 (rank,) each."""
+        """Yield the places at ranks `rank`, `rank + 1`, … to the end, in chunks, int64 (rank,) each."""
 
     def uses(self) -> RunUses:
-        """When each run is read."""
+        """Return when each run is read."""

@@ -1,14 +1,14 @@
-"""`py1e`: each run spreads over the shuffle block around it."""
+"""`py1e`: each run is spread over the shuffle block around it."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order.shuffle.protocol import LaneShuffle
+from streaming.order.shuffle.protocol import WindowShuffle
 from streaming.order.shuffle.ring import Ring
 
 
-def lane(n_rows: NDArray[np.int64], block: int, key: int) -> LaneShuffle:
-    """The order of a canonical node with runs of these lengths, int64 (run,)."""
+def make(n_rows: NDArray[np.int64], block: int, key: int) -> WindowShuffle:
+    """Make the shuffle of a canonical node. `n_rows`: rows of each run in run order, int64 (run,)."""
     return Ring(n_rows, block, key)

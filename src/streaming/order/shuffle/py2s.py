@@ -1,11 +1,11 @@
-"""`py2s`: the rows of every whole shard permuted, then as `py1s`.
+"""`py2s`: the rows of every whole shard are permuted, then shuffled like `py1s`.
 
-A shard that is cut between canonical nodes so gives each of them random rows, not neighbouring ones. Runs come one
-after the other as in `py1s`; which row a place of a run stands for is told by `rows.RowReader`.
+So a shard that is cut between canonical nodes gives each of them random rows, not neighbouring ones. Runs come one
+after the other, as under `py1s`; `RowReader` finds the row that a place of a run stands for.
 """
 
 from __future__ import annotations
 
-from streaming.order.shuffle.py1s import lane
+from streaming.order.shuffle.py1s import make
 
-__all__ = ["lane"]
+__all__ = ["make"]

@@ -1,13 +1,13 @@
 """The ring on which `py1e` and `py1s` shuffle a canonical node.
 
-A run at places o .. o+z-1 of a canonical node with n places spreads over `span = min(z + block, n)` places centred on
-itself: the sample at place x has the key `o + (z - span)/2 + U_x × span`, modulo n, and the order is the sort by
+A run at places o .. o+z-1 of a canonical node with n places is spread over `span = min(z + block, n)` places centred on
+itself. The sample at place x has the key `o + (z - span)/2 + U_x × span`, modulo n, and samples are sorted by
 (key, place). Keys are integers with 20 fractional bits; U_x is 32 random bits. A sample whose key crosses the seam of
-the ring counts with the place that it has on the other side, x - n or x + n, which matters for equal keys only and
-keeps the places of a window near each other.
+the ring counts with its place on the other side, x - n or x + n. This matters for equal keys only, and keeps the places
+of a window close together.
 
-Both ends of the spans grow with the runs. So the samples of the runs before i are wholly below those of the runs from
-j on when the end of span i - 1 is at most the start of span j: that is what windows are cut by.
+Both ends of the spans grow with the number of the run. So all samples of the runs before i precede those of the runs
+from j on if the end of span i - 1 is at most the start of span j. Windows are cut by this rule.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FRACTION_BITS: Final = 20
 _NEVER: Final = (1 << 63) - 1
 _SMALLEST_STEP: Final = 4096
 _USUAL_STEP: Final = 1 << 15
-"""What a walk that is under way takes in at a time, at least: steps of a tenth would cost 1.6 times as much."""
+"""Fewest samples that a walk takes in per step once it is under way; a tenth of this would cost 1.6 times as much."""
 _BLOCK: Final = 1 << 14
 
 
 class Ring:
-    """One canonical node's order. `n_rows`: rows of each run in run order, int64 (run,), none of them 0."""
+    """The shuffle of one canonical node. `n_rows`: rows of each run in run order, int64 (run,), none of them 0."""
 
     def __init__(self, n_rows: NDArray[np.int64], block: int, key: int) -> None:
         self._key = key
@@ -45,26 +45,26 @@ class Ring:
         self._end = (middle_twice + self._span) << (FRACTION_BITS - 1)
         self._widest = int(self._span.max(initial=0))
         self._largest_step = max(_USUAL_STEP, 2 * (self._widest - int(n_rows.max(initial=0))))
-        # Runs before `head` start below the seam, runs from `tail` on end beyond it.
+        # Runs before `head` start below the seam; runs from `tail` on end beyond it.
         self._head = int(np.searchsorted(self._start, 0, "left"))
         self._tail = int(np.searchsorted(self._end, self._top, "right"))
         self._cross_seam()
 
     @property
     def n_places(self) -> int:
-        """See LaneShuffle."""
+        """See WindowShuffle."""
         return self._n
 
     @property
     def reach(self) -> int:
-        """See LaneShuffle: a jump evaluates about two windows."""
+        """See WindowShuffle. A jump evaluates about two windows."""
         return 2 * self._widest + _SMALLEST_STEP
 
     def walk(self, rank: int) -> Iterator[NDArray[np.int64]]:
-        """See LaneShuffle. What no later run can precede is handed out; the rest waits for the next step."""
+        """See WindowShuffle. Samples that no later run can precede are yielded; the others wait for the next step."""
         run, waiting, n_unseen = self._entry(rank)
         late_comes = len(self._late) > 0
-        # At first up to the runs that start beyond where `rank` likely lies: with all before it, and not much more.
+        # The first step takes the runs that start before the likely key of `rank`, and not many more.
         stop = int(np.searchsorted(self._start, (rank + _SMALLEST_STEP) << FRACTION_BITS, "left"))
         step_rows = max(_SMALLEST_STEP, self._largest_step // 4)
         while run < len(self._n_rows) or len(waiting) or late_comes:
@@ -77,10 +77,10 @@ class Ring:
             stop = int(np.searchsorted(self._offsets, self._offsets[run] + step_rows, "left"))
             step_rows = min(2 * step_rows, self._largest_step)
             if len(done.places):
-                yield self._on_lane(done.places)
+                yield self._wrapped(done.places)
 
     def uses(self) -> RunUses:
-        """See LaneShuffle."""
+        """See WindowShuffle."""
         runs = np.arange(len(self._n_rows))
         low, high = np.maximum(self._start, 0), np.minimum(self._end, self._top)
         front = np.unique(self._run_at(self._front.places + self._n))
@@ -88,13 +88,16 @@ class Ring:
         run = np.concatenate([runs, front, late])
         low = np.concatenate([low, np.zeros(len(front), np.int64), self._start[late] + self._top])
         high = np.concatenate([high, self._end[front] - self._top, np.full(len(late), self._top)])
-        # Runs that start at or above `high` have nothing below it, nor has what is late if it begins there.
+        # Runs that start at or above `high` have no sample below it, nor have late samples if they begin there.
         end = self._count_before[np.searchsorted(self._lowest[:-1], high, "left")]
         end = np.where(high > self._late_lowest, self._n, end)
         return RunUses(run, low >> FRACTION_BITS, (high >> FRACTION_BITS) + 1, end)
 
     def _cross_seam(self) -> None:
-        """Finds, once, the samples whose keys cross the seam, and counts without them."""
+        """Find, once, the samples whose keys cross the seam: the front comes first, the late ones last.
+
+        The other samples are counted without them.
+        """
         head_stop, tail_start = int(self._offsets[self._head]), int(self._offsets[self._tail])
         keys = self._raw_keys(0, head_stop)
         late = np.flatnonzero(keys < 0)
@@ -105,21 +108,21 @@ class Ring:
         crossed = np.searchsorted(self._late.places, self._offsets + self._n, "left")
         crossed += np.searchsorted(self._front.places, self._offsets - self._n, "left")
         self._count_before = self._offsets - crossed + len(self._front)
-        """How many samples the front and the runs before i hold, int64 (run + 1,)."""
+        """Samples in the front and the runs before i, int64 (run + 1,)."""
         self._late_lowest = int(self._late.keys.min(initial=_NEVER))
         self._start_or_never = np.append(np.maximum(self._start, 0), _NEVER)
         self._lowest = np.minimum(self._start_or_never, self._late_lowest)
-        """The lowest key from run i on, what is late included, int64 (run + 1,)."""
+        """Lowest key from run i on, late samples included, int64 (run + 1,)."""
         front_end = int(self._front.keys.max(initial=-1)) + 1
         self._highest = np.maximum(np.append(np.int64(0), np.minimum(self._end, self._top)), front_end)
-        """Above all keys of the front and the runs before i, int64 (run + 1,)."""
+        """Upper bound of the keys of the front and the runs before i, int64 (run + 1,)."""
 
     def _entry(self, rank: int) -> tuple[int, Samples, int]:
-        """Where to begin for `rank`: the first run, what waits already, and how many samples to pass over.
+        """Return where to begin for `rank`: the first run, the samples that wait, and how many samples to skip.
 
-        Let B be the last run with at most `rank` samples before it. Fewer are below its lowest key, so the sample at
-        `rank` is not below it. Runs that end at or below that key come before `rank` with all their samples and need
-        no evaluation. (The samples passed over are not in their true order, which nobody sees.)
+        Let B be the last run with at most `rank` samples before it. At most `rank` samples lie below its lowest key, so
+        the sample at `rank` does not. Runs that end at or below that key come before `rank` with all their samples and
+        need no evaluation. (The samples that are skipped are not in their true order, which does not show.)
         """
         boundary = int(np.searchsorted(self._count_before, rank, "right")) - 1
         run = int(np.searchsorted(self._highest, self._lowest[boundary], "right")) - 1 if boundary >= 0 else -1
@@ -129,7 +132,7 @@ class Ring:
         return run, NO_SAMPLES, rank - int(self._count_before[run])
 
     def _load(self, first_run: int, stop_run: int, with_late: bool) -> Load:
-        """The samples of these runs, without those that cross the seam, and perhaps what is late."""
+        """Load these runs without the samples that cross the seam, and, with `with_late`, the late samples."""
         first, stop = int(self._offsets[first_run]), int(self._offsets[stop_run])
         keys = int(self._start_or_never[first_run]), int(self._highest[stop_run])
         if not with_late:
@@ -139,7 +142,7 @@ class Ring:
         return Load(blocks, stop - first + len(self._late), keys, (first, int(self._late.places.max()) + 1))
 
     def _blocks(self, first_run: int, stop_run: int) -> Iterator[Samples]:
-        """The samples of these runs that do not cross the seam, in blocks that the processor's cache holds."""
+        """Yield the samples of these runs that do not cross the seam, in blocks that fit the processor's cache."""
         crosses = first_run < self._head or stop_run > self._tail
         stop = int(self._offsets[stop_run])
         for first in range(int(self._offsets[first_run]), stop, _BLOCK):
@@ -150,7 +153,7 @@ class Ring:
             yield Samples(keys, places)
 
     def _raw_keys(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Keys of the samples at places first..stop-1 before they are taken modulo n, int64 (place,)."""
+        """Return the keys of the samples at places first..stop-1 before they are taken modulo n, int64 (place,)."""
         words = bits_between(self._key, first, stop)
         words >>= np.uint64(32)
         first_run = int(np.searchsorted(self._offsets, first, "right")) - 1
@@ -167,9 +170,9 @@ class Ring:
     def _run_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._offsets, places, "right") - 1
 
-    def _on_lane(self, ring_places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of the canonical node from ring places; in place."""
-        if ring_places.view(np.uint64).max() >= self._n:  # as one below 0 is huge there
+    def _wrapped(self, ring_places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Turn ring places into places of the canonical node, in the memory of the argument."""
+        if ring_places.view(np.uint64).max() >= self._n:  # a place below 0 is huge as an unsigned number
             ring_places[ring_places < 0] += self._n
             ring_places[ring_places >= self._n] -= self._n
         return ring_places

@@ -1,4 +1,4 @@
-"""Which shuffles there are."""
+"""The shuffle algorithms by name."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order.grid import LaneGrid
+from streaming.order.grid import CanonicalNodeGrid
 from streaming.order.shuffle import naive, plain, py1b, py1br, py1e, py1s, py2s
-from streaming.order.shuffle.protocol import LaneShuffle, PointShuffle
+from streaming.order.shuffle.protocol import PointShuffle, WindowShuffle
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
-    """A shuffle in closed form, made for a whole epoch from its grid and a key."""
+class PointAlgorithm:
+    """A shuffle in closed form, made once for a whole sub-order.
 
-    make: Callable[[LaneGrid, int], PointShuffle]
+    `make(grid, key)`.
+    """
+
+    make: Callable[[CanonicalNodeGrid, int], PointShuffle]
     uses_block: bool = False
     permutes_shards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Lanewise:
-    """A shuffle made for each canonical node from its run lengths, the block and a key."""
+class WindowAlgorithm:
+    """A shuffle that is made for each canonical node.
 
-    make: Callable[[NDArray[np.int64], int, int], LaneShuffle]
+    `make(n_rows, block, key)`, with the rows of each run in run order, int64 (run,).
+    """
+
+    make: Callable[[NDArray[np.int64], int, int], WindowShuffle]
     uses_block: bool
     permutes_shards: bool = False
-    """Whether the rows of each shard are permuted before it is cut."""
+    """Whether the rows of each shard are permuted before the shard is cut between canonical nodes."""
 
 
-STORED: Final = Pointwise(plain.Plain)
-SHUFFLES: Final[dict[str, Pointwise | Lanewise]] = {
-    "naive": Pointwise(naive.Naive),
-    "py1s": Lanewise(py1s.lane, uses_block=False),
-    "py2s": Lanewise(py2s.lane, uses_block=False, permutes_shards=True),
-    "py1b": Lanewise(py1b.lane, uses_block=True),
-    "py1br": Lanewise(py1br.lane, uses_block=True),
-    "py1e": Lanewise(py1e.lane, uses_block=True),
+STORED: Final = PointAlgorithm(plain.Plain)
+SHUFFLES: Final[dict[str, PointAlgorithm | WindowAlgorithm]] = {
+    "naive": PointAlgorithm(naive.Naive),
+    "py1s": WindowAlgorithm(py1s.make, uses_block=False),
+    "py2s": WindowAlgorithm(py2s.make, uses_block=False, permutes_shards=True),
+    "py1b": WindowAlgorithm(py1b.make, uses_block=True),
+    "py1br": WindowAlgorithm(py1br.make, uses_block=True),
+    "py1e": WindowAlgorithm(py1e.make, uses_block=True),
 }

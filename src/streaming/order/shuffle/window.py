@@ -1,4 +1,4 @@
-"""One step of a walk along a ring: samples come in, those that no later sample can precede go out in order."""
+"""One step of a walk along a ring: samples come in, and those that no later sample can precede go out in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORD: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Samples:
-    """Keys and ring places of some samples, int64 (sample,) each."""
+    """Some samples: their keys and ring places, int64 (sample,) each."""
 
     keys: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -28,7 +28,7 @@ NO_SAMPLES: Final = Samples(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Load:
-    """What comes in: blocks of `n_most` samples in all at most, with keys and places from a start and below a stop."""
+    """What comes in: blocks of at most `n_most` samples in all. `keys`, `places`: the (start, stop) of their ranges."""
 
     blocks: Iterable[Samples]
     n_most: int
@@ -38,7 +38,7 @@ class Load:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Step:
-    """What goes out: `places`, int64 (sample,), in order; what waits; and how many are still to be passed over."""
+    """What goes out: `places` in order, int64 (sample,); the samples that wait; how many are still to be skipped."""
 
     places: NDArray[np.int64]
     waiting: Samples
@@ -46,9 +46,9 @@ class Step:
 
 
 def step(waiting: Samples, load: Load, limit: int, n_unseen: int) -> Step:
-    """Takes in a load and gives out, in order of (key, place), all samples whose keys are below `limit`.
+    """Take in a load and give out all samples with keys below `limit`, in order of (key, place).
 
-    The first `n_unseen` of them are left out: a reader that has jumped passes over them.
+    The first `n_unseen` of them are skipped, since a reader that jumped does not want them.
     """
     base_key, key_stop = load.keys
     base_place, place_stop = load.places
@@ -64,9 +64,9 @@ def step(waiting: Samples, load: Load, limit: int, n_unseen: int) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """A sample as one word, `(key - base_key) << shift | (place - base_place)`, which sorts by (key, place).
+    """A sample as one word, `(key - base_key) << shift | (place - base_place)`, so that words sort by (key, place).
 
-    One plain sort of words takes 8 ns an element, a stable argsort 57.
+    A plain sort of words takes 8 ns an element, a stable argsort 57.
     """
 
     base_key: int
@@ -74,7 +74,7 @@ class _Packing:
     shift: int
 
     def pack(self, samples: Samples, into: NDArray[np.uint64]) -> None:
-        # Modulo 2**64, as the word itself fits: so no pass over the samples needs room of its own.
+        # Modulo 2**64, since the word itself fits: so no pass over the samples needs memory of its own.
         np.left_shift(samples.keys.view(np.uint64), np.uint64(self.shift), out=into)
         into += samples.places.view(np.uint64)
         into -= np.uint64(((self.base_key << self.shift) + self.base_place) & _WORD)
@@ -85,7 +85,7 @@ class _Packing:
         return Samples(keys, self.places(words))
 
     def places(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """In the room of the words."""
+        """Return the places of words, in the memory of the words."""
         words &= np.uint64((1 << self.shift) - 1)
         places = words.view(np.int64)
         places += self.base_place
@@ -102,7 +102,7 @@ def _step_with_words(waiting: Samples, load: Load, limit: int, n_unseen: int, pa
     words = words[:filled]
     bound = np.uint64((limit - packing.base_key) << packing.shift) if limit > packing.base_key else np.uint64(0)
     if n_unseen:
-        # Neither what waits nor what is passed over needs an order.
+        # Neither the samples that wait nor those that are skipped need an order.
         n_ready = int(np.count_nonzero(words < bound))
         if n_ready < filled:
             words.partition(n_ready)
@@ -117,7 +117,7 @@ def _step_with_words(waiting: Samples, load: Load, limit: int, n_unseen: int, pa
 
 
 def _step_with_pairs(waiting: Samples, load: Load, limit: int, n_unseen: int) -> Step:
-    """For windows too wide for words of 64 bits: about 4 × the time."""
+    """Do a step whose window is too wide for words of 64 bits, in about 4 × the time."""
     blocks = [waiting, *load.blocks]
     keys = np.concatenate([block.keys for block in blocks])
     places = np.concatenate([block.places for block in blocks])
@@ -133,7 +133,7 @@ def _places_in_order(keys: NDArray[np.int64], places: NDArray[np.int64]) -> NDAr
     order = np.argsort(keys)
     keys, places = keys[order], places[order]
     equal = keys[1:] == keys[:-1]
-    if equal.any():  # equal keys are rare: only those are put in order of place
+    if equal.any():  # equal keys are rare, and only these are sorted by place
         tied = np.zeros(len(keys), np.bool_)
         tied[1:] |= equal
         tied[:-1] |= equal

@@ -8,9 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
-from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, StreamWeight, Topology, resolve_draws
-from streaming.order.batching.table import BATCHINGS
-from streaming.order.plan import REMAINDERS
+from streaming.order import (
+    BATCHINGS,
+    REMAINDERS,
+    Catalog,
+    EpochOrder,
+    EpochPlan,
+    OrderSpec,
+    StreamWeight,
+    Topology,
+    resolve_draws,
+)
 
 
 class Schedule:

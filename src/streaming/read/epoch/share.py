@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, thinly_read
-from streaming.order.quality import rows_drawn
+from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, rows_drawn, sparsely_read
 from streaming.read.epoch.early_ranges import EarlyRanges, TrainingRate, WorkerTurn
 from streaming.read.epoch.epoch_reader import EpochReader
 from streaming.read.epoch.read_ahead import Horizon, ListRules, ReadAhead
@@ -133,7 +132,7 @@ def _rules(share: Share) -> ListRules:
 
 def _sparse(store: SampleStore, order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | None:
     """The shards that are read by range because so little of them is needed; None if there are none."""
-    sparse = thinly_read(order, topology)
+    sparse = sparsely_read(order, topology)
     return None if sparse is None else sparse & store.files.by_parts
 
 

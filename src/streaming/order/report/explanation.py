@@ -1,6 +1,6 @@
 """What an order means for the hardware that reads it, and how good it is: in numbers, and as a text.
 
-Everything comes from closed forms and from small windows, so it takes about as long at 10⁹ samples as at 10⁶.
+Everything comes from closed forms and small windows, so it takes about as long for 10⁹ samples as for 10⁶.
 """
 
 from __future__ import annotations
@@ -13,41 +13,42 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.order.epoch import EpochOrder
-from streaming.order.node_reads import NodeReads
-from streaming.order.plan import EpochPlan
-from streaming.order.quality import ShuffleScore, most_at_once, rows_drawn, shuffle_score, typical_run
-from streaming.order.topology import Topology
-from streaming.order.working_set import working_set
+from streaming.order.epoch import EpochOrder, rows_drawn
+from streaming.order.nodes.plan import EpochPlan
+from streaming.order.nodes.topology import Topology
+from streaming.order.report.node_reads import NodeReads
+from streaming.order.report.quality import ShuffleScore, shuffle_score, typical_run
+from streaming.order.report.shards_in_use import most_at_once
+from streaming.order.report.working_set import working_set
 from streaming.units import shown_bytes
 
 MOST_EXTRA_DOWNLOADS: Final = 0.05
-"""What still counts as downloading each shard once, in downloads per shard beyond the first."""
+"""Downloads per shard, beyond the first, that still count as downloading each shard once."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """What one stream gives to an epoch."""
+    """The samples that one stream gives to an epoch."""
 
     n_stored: int
-    """Samples that the stream has."""
+    """Samples in the stream."""
     n_drawn: int
     """Samples that an epoch takes from it."""
     n_left_out: int
-    """Of these, samples that fill no unit where streams take turns by units: the epoch goes without them."""
+    """Those of them that the epoch leaves out, since they fill no unit; where streams take turns by units."""
 
     @property
     def repeats(self) -> float:
-        """How often each of its samples comes in an epoch, on average."""
+        """How often each sample of the stream comes in an epoch, on average."""
         return self.n_drawn / max(1, self.n_stored)
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """An epoch on some hardware, in numbers; `str()` puts them in words.
+    """An epoch on some hardware, in numbers; `str()` puts them into words.
 
-    Streams, canonical nodes, shuffle and score come from data and settings alone; batches, padding, downloads and
-    cache also from the hardware.
+    Streams, canonical nodes, shuffle and score follow from data and settings alone; batches, padding, downloads and
+    cache depend on the hardware, too.
     """
 
     n_samples: int
@@ -58,40 +59,40 @@ class Explanation:
     n_batches: int
     """Batches of each rank."""
     n_padding: int
-    """Samples over all ranks that are repeated to fill the last batch, beyond the epoch's own."""
+    """Samples that are repeated to fill the last batch, over all ranks."""
     n_dropped: int
     """Samples of the epoch that no rank gets."""
     n_canonical_nodes: int
     algorithm: str | None
-    """The shuffle; None: stored order."""
+    """The shuffle algorithm; None for the stored order."""
     block_samples: int | None
-    """Samples of a canonical node within which they mix; None where the shuffle has no block."""
+    """Samples in a shuffle block of a canonical node; None if the shuffle has no block."""
     block_shards: float | None
-    """The same, in shards of typical length."""
+    """The shuffle block in shards of typical length."""
     shards_in_use: float
-    """Shards of which the busiest node is in the middle, on average over the epoch."""
+    """Shards that the busiest node has in use, from their first sample to their last, on average over the epoch."""
     most_shards_in_use: int
-    """The same where there are most."""
+    """Shards that the busiest node has in use at the moment when it has most."""
     node_downloads: tuple[float, ...]
-    """Shards that each node needs in an epoch; whole numbers where it reads its canonical nodes alone."""
+    """Shards that each node needs in an epoch; whole numbers for a node that reads its canonical nodes alone."""
     downloads_per_shard: float
-    """How often a shard is downloaded in an epoch, over all nodes, if a node keeps what it still needs."""
+    """Downloads of a shard in an epoch, over all nodes, if nodes keep the shards that they still need."""
     cache_shards: float
-    """Shards for which a node needs room so that it fetches none twice in an epoch."""
+    """Shards for which a node needs room, so that it fetches none twice in an epoch."""
     cache_bytes: int | None
     node_download_bytes: tuple[int, ...] | None
     """Bytes that each node downloads in an epoch."""
     first_batch_bytes: int | None
-    """What comes over the network for the first batch of this rank's node, beyond what it has."""
+    """Bytes that this rank's node has to fetch for its first batch."""
     first_batch_s: float | None
-    """How long that takes, about."""
+    """Seconds that this takes, about."""
     score: ShuffleScore
     warning: str | None
-    """What is better changed before training starts."""
+    """What had better be changed before training starts."""
 
     @property
     def shuffle_quality(self) -> float:
-        """0: the stored order; 1: no different from a full shuffle. What it means: `streaming.order.quality`."""
+        """0: the stored order; 1: no different from a full shuffle. See `streaming.order.report.quality`."""
         return self.score.score
 
     def __str__(self) -> str:
@@ -109,12 +110,12 @@ def explain(
     first_batch_s: float | None = None,
     remainder: str = "pad",
 ) -> Explanation:
-    """What an epoch means on this hardware, from its first sample on.
+    """Explain an epoch on this hardware, read from its first sample on.
 
-    `shard_bytes`: bytes of a shard on the wire, the mean or int64 (shard,); without it nothing is said in bytes.
-    `disk_bytes`: of a shard in the cache, int64 (shard,), where that is not the same. What the first batch takes is
-    told as it is given.
-    Downloads are counted over the whole batches: the last, cut batch may need single samples of other shards.
+    `shard_bytes`: bytes of a shard on the wire, the mean or int64 (shard,); if None, the explanation has no bytes.
+    `disk_bytes`: bytes of each shard in the cache, int64 (shard,), if they differ. `first_batch_bytes` and
+    `first_batch_s` are passed on. Downloads are counted over whole batches; the last batch, if it is cut, may need
+    single samples of other shards.
     """
     plan = EpochPlan(order, topology, batch_size, remainder=remainder)
     n_shards, stored = order.catalog.n_shards, order.catalog.samples_per_stream
@@ -139,7 +140,7 @@ def explain(
         block_samples=order.shuffle_block_size if order.uses_block else None,
         block_shards=order.shuffle_block_size / max(1.0, typical_run(order)) if order.uses_block else None,
         shards_in_use=at_hand.in_use,
-        most_shards_in_use=most_at_once(order, reads.lanes_of(reads.busiest())),
+        most_shards_in_use=most_at_once(order, reads.canonical_nodes_of(reads.busiest())),
         node_downloads=node_downloads,
         downloads_per_shard=per_shard,
         cache_shards=at_hand.shards,
@@ -153,7 +154,7 @@ def explain(
 
 
 def node_warning(plan: EpochPlan) -> str | None:
-    """`Explanation.warning` alone, at once where there is none: what a run says when it starts."""
+    """Return `Explanation.warning` alone, for the start of a run; at once if there is none."""
     order, n_nodes = plan.order, plan.topology.n_nodes
     if n_nodes <= order.n_canonical_nodes:
         return None
@@ -162,25 +163,25 @@ def node_warning(plan: EpochPlan) -> str | None:
 
 
 def _per_shard(order: EpochOrder, node_downloads: tuple[float, ...]) -> float:
-    """How often a shard is downloaded, over all nodes."""
+    """Return the downloads per shard, over all nodes."""
     return sum(node_downloads) / max(1, int(np.count_nonzero(rows_drawn(order))))
 
 
 def _warning(order: EpochOrder, n_nodes: int, per_shard: float) -> str | None:
-    n_lanes = order.n_canonical_nodes
-    if n_nodes <= n_lanes or per_shard <= 1 + MOST_EXTRA_DOWNLOADS:
+    n_canonical_nodes = order.n_canonical_nodes
+    if n_nodes <= n_canonical_nodes or per_shard <= 1 + MOST_EXTRA_DOWNLOADS:
         return None
     said = (
-        f"{n_nodes:,} nodes read {_count(n_lanes, 'canonical node')}, so each shard is downloaded {per_shard:.1f} "
-        "times an epoch"
+        f"{n_nodes:,} nodes read {_count(n_canonical_nodes, 'canonical node')}, "
+        f"so each shard is downloaded {per_shard:.1f} times an epoch"
     )
     if order.effective_algorithm == "naive":
         return f"{said}: with shuffle_algo='naive' any node needs any shard"
     better = 1
-    # A canonical node at a border between nodes is read by both; where borders coincide, by one.
+    # A canonical node that lies across a border between nodes is read by both; if borders coincide, none does.
     while better < n_nodes or (n_nodes - math.gcd(better, n_nodes)) > MOST_EXTRA_DOWNLOADS * better:
         better *= 2
-    # A shard that lies across a border between nodes is needed on both sides, however many canonical nodes there are.
+    # A shard that lies across a border between nodes is needed by both, however many canonical nodes there are.
     at_borders = (n_nodes - 1) / max(1, int(np.count_nonzero(rows_drawn(order))))
     then = 1 + (n_nodes - math.gcd(better, n_nodes)) / better + at_borders
     if then > 0.9 * per_shard:

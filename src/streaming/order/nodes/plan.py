@@ -1,4 +1,4 @@
-"""Who gets what from a cursor on: the batches of one epoch for one topology and batch size."""
+"""The batches of one epoch, from a cursor on, for one topology and batch size: which rank gets which positions."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from numpy.typing import NDArray
 
 from streaming.errors import OptionError
 from streaming.order.epoch import EpochOrder
-from streaming.order.node_lanes import all_lanes, lanes_at, lanes_of_batches
-from streaming.order.partition import SlotKeys, rank_positions
-from streaming.order.shares import Share, node_shares, node_slots_by_sort
-from streaming.order.topology import Topology
-from streaming.order.uses import LanesFrom, returning_shards, uses_of_node
+from streaming.order.nodes.assignment import all_canonical_nodes, canonical_nodes_at, canonical_nodes_of_batches
+from streaming.order.nodes.partition import SlotKeys, rank_positions
+from streaming.order.nodes.shard_uses import ReadsFrom, returning_shards, uses_of_node
+from streaming.order.nodes.slots import NodeSlots, node_slots, node_slots_by_sort
+from streaming.order.nodes.topology import Topology
 
 REMAINDERS: Final = ("pad", "drop", "exact")
 _SLOTS_AT_ONCE: Final = 1 << 14
-"""What the processor's cache holds while the slots of many batches are dealt."""
+"""Slots that are dealt at once, over many batches: as many as fit the processor's cache."""
 
 
 class EpochPlan:
-    """Batch k is positions `start + kG .. start + (k+1)G - 1` of the order, up to `stop`; G = batch_size × groups.
+    """The batches of an epoch: batch k is positions `start + kG .. start + (k+1)G - 1`, up to `stop`.
 
-    A group is one rank, or under replication several that get the same. `start`: samples that were consumed before;
-    from the order's length on, nothing is left. `remainder`: `"pad"` repeats samples until every rank has as many as
-    the others, `"drop"` cuts instead, `"exact"` does neither, so ranks differ by at most one sample (one unit, where
-    units are dealt whole). Where streams take turns by units, the unit must be the global batch (`per_stream`) or the
-    batch size (`device_per_stream`), and `start` a multiple of it. Immutable, and shareable between threads.
+    G = batch_size × groups; a group is one rank, or under replication several that get the same samples. `start`:
+    samples consumed before; nothing is left if it is the length of the order or more. `remainder`:
+
+    - `"pad"` repeats samples until all ranks have equally many;
+    - `"drop"` cuts instead;
+    - `"exact"` does neither, so ranks differ by at most one sample (one unit, where units are dealt whole).
+
+    Where streams take turns by units, the unit must be the global batch (`per_stream`) or the batch size
+    (`device_per_stream`), and `start` a multiple of it. Raises OptionError for arguments that do not fit. Immutable,
+    and shareable between threads.
     """
 
     def __init__(
@@ -51,27 +56,28 @@ class EpochPlan:
         self.stop = start + n_slots * self._slot
         self.n_batches = -(-(self.stop - start) // self.global_batch)
         self._keys = SlotKeys.of(order.spec.seed, order.epoch) if order.spec.shuffle else None
-        # Whole batches without padding: what a node gets of them has a closed form.
+        # Whole batches without padding: the slots that a node gets of them have a closed form.
         self._n_regular = max(0, (min(self.stop, order.n_samples) - start) // self.global_batch)
 
     @property
     def left_out(self) -> NDArray[np.int64]:
-        """Samples of each stream that fill no unit, so this epoch goes without them: int64 (stream,)."""
+        """Samples of each stream that fill no unit, which this epoch leaves out: int64 (stream,)."""
         return self.order.left_out
 
     def source(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions that padding repeats; others stay. int64 (position,) -> int64 (position,), all below N."""
+        """Map padding to the positions that it repeats: `EpochOrder.source`. int64 (position,) -> int64 (position,)."""
         sources: NDArray[np.int64] = self.order.source(positions)
         return sources
 
     def batch_positions(self, k: int, rank: int) -> NDArray[np.int64]:
-        """The positions that `rank` gets in batch `k`, int64 (position,); those from N on are padding."""
+        """Return the positions that `rank` gets in batch `k`, int64 (position,). Those from N on are padding."""
         return self.rank_batches(rank, np.array([k], np.int64))[0]
 
     def rank_batches(self, rank: int, ks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The positions that `rank` gets in batches `ks` (ascending), one after the other, and how many in each.
+        """Return the positions that `rank` gets in batches `ks` (ascending), batch after batch, and the length of each.
 
-        int64 (batch,) -> int64 (position,), int64 (batch,). Many batches in one call cost little more than one.
+        int64 (batch,) -> int64 (position,), int64 (batch,). Many batches in one call cost little more than one. Raises
+        OptionError for a rank or a batch that does not exist.
         """
         if not 0 <= rank < self.topology.n_ranks:
             raise OptionError(f"rank must be 0 or more and below {self.topology.n_ranks}, got {rank}")
@@ -83,71 +89,71 @@ class EpochPlan:
         n_at_once = max(1, _SLOTS_AT_ONCE // (n_slots if self.order.deals_units else n_slots // self.topology.n_nodes))
         for first in range(0, n_regular, n_at_once):
             starts = self.start + ks[first : min(first + n_at_once, n_regular)] * self.global_batch
-            share = node_shares(self.order, self.topology, self.topology.node_of(rank), starts, n_slots)
-            blocks.append(self._rank_positions(share, n_slots, rank))
+            dealt = node_slots(self.order, self.topology, self.topology.node_of(rank), starts, n_slots)
+            blocks.append(self._rank_positions(dealt, n_slots, rank))
         for k in ks[n_regular:].tolist():
             slots = self._slots(k)
-            share = node_slots_by_sort(self.order, self.topology, self.topology.node_of(rank), slots)
-            blocks.append(self._rank_positions(share, slots.shape[1], rank))
+            dealt = node_slots_by_sort(self.order, self.topology, self.topology.node_of(rank), slots)
+            blocks.append(self._rank_positions(dealt, slots.shape[1], rank))
         lengths = np.array([block.shape[1] for block in blocks for _ in range(len(block))], np.int64)
         return np.concatenate([np.zeros(0, np.int64), *(block.ravel() for block in blocks)]), lengths
 
     def rank_samples(self, rank: int) -> int:
-        """How many positions `rank` gets in all batches together."""
+        """Return the number of positions that `rank` gets in all batches together."""
         n_full, rest = divmod(self.stop - self.start, self.global_batch)
         return n_full * self.batch_size + (len(self.batch_positions(n_full, rank)) if rest else 0)
 
     def node_batch(self, k: int, node: int) -> NDArray[np.int64]:
-        """The positions that all ranks of `node` get in batch `k`, by canonical node, int64 (position,)."""
-        positions, _ = node_slots_by_sort(self.order, self.topology, node, self._slots(k))
-        spread: NDArray[np.int64] = self._spread(positions)[0]
-        return spread
+        """Return the positions that all ranks of `node` get in batch `k`, by canonical node, int64 (position,)."""
+        slots, _ = node_slots_by_sort(self.order, self.topology, node, self._slots(k))
+        positions: NDArray[np.int64] = self._positions(slots)[0]
+        return positions
 
     def first_uses(self, node: int, position: int, limit: int, *, with_spent: bool = True) -> NDArray[np.int64]:
-        """Shards that `node` needs at or after `position`, in order of first use, each once: int64 (≤ limit,).
+        """Return the shards that `node` needs from `position` on, by first use, each once: int64 (≤ limit,).
 
-        From closed forms, so the order is approximate and a shard just done with may still be listed, at the end; but
-        none that is needed is missing (padding excepted). Without what is `spent` hardly any is missing, and hardly
-        any listed that is done with.
+        In closed form: the order is approximate, and a shard that is just done may still be listed, at the end. But no
+        shard is missing that is needed, except by padding. Without `with_spent`, shards that are almost surely done are
+        not listed, and hardly any needed one is missing.
         """
-        return uses_of_node(self.order, self._lanes_of(node, position), limit, with_spent=with_spent)
+        return uses_of_node(self.order, self._reads_of(node, position), limit, with_spent=with_spent)
 
     def returning_shards(self, node: int) -> NDArray[np.int64]:
-        """Shards that `node` uses where the epoch begins and, after a pause, again: int64 (shard,), ascending."""
-        return returning_shards(self.order, self._lanes_of(node, self.start))
+        """Return the shards that `node` uses at the start and, after a pause, again: int64 (shard,), ascending."""
+        return returning_shards(self.order, self._reads_of(node, self.start))
 
     def _slots(self, k: int) -> NDArray[np.int64]:
-        """The first position of every slot of batch `k`, int64 (1, slot)."""
+        """Return the first position of every slot of batch `k`, int64 (1, slot)."""
         first = self.start + k * self.global_batch
         return np.arange(first, min(first + self.global_batch, self.stop), self._slot, dtype=np.int64)[None, :]
 
-    def _rank_positions(self, share: Share, n_slots: int, rank: int) -> NDArray[np.int64]:
-        """What `rank` gets of its node's share of batches of `n_slots` slots, int64 (batch, position)."""
-        positions, parts = share
-        return self._spread(rank_positions(positions, parts, n_slots, self.topology, rank, self._keys))
+    def _rank_positions(self, dealt: NodeSlots, n_slots: int, rank: int) -> NDArray[np.int64]:
+        """Return what `rank` gets of its node's slots in batches of `n_slots`, int64 (batch, position)."""
+        slots, sub_orders = dealt
+        return self._positions(rank_positions(slots, sub_orders, n_slots, self.topology, rank, self._keys))
 
-    def _spread(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions of slots; int64 (batch, slot) -> int64 (batch, position)."""
+    def _positions(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all positions of slots. int64 (batch, slot) -> int64 (batch, position)."""
         if self._slot == 1:
             return slots
         positions: NDArray[np.int64] = slots[:, :, None] + np.arange(self._slot)
         return positions.reshape(len(slots), slots.shape[1] * self._slot)
 
-    def _lanes_of(self, node: int, position: int) -> list[LanesFrom]:
-        """Which canonical nodes a node reads, and from where on."""
+    def _reads_of(self, node: int, position: int) -> list[ReadsFrom]:
+        """Return which canonical nodes a node reads, and from which positions on."""
         order = self.order
         if self.topology.n_nodes == 1:
-            return [LanesFrom(all_lanes(order), position)]
+            return [ReadsFrom(all_canonical_nodes(order), position)]
         reads = []
         if self._n_regular:
             n_slots = self.global_batch // self._slot
-            lanes = lanes_of_batches(order, self.topology, node, self.start, n_slots, self._n_regular)
-            reads.append(LanesFrom(lanes, position))
-        if self._n_regular < self.n_batches:  # the last batch is cut in another way
+            whole = canonical_nodes_of_batches(order, self.topology, node, self.start, n_slots, self._n_regular)
+            reads.append(ReadsFrom(whole, position))
+        if self._n_regular < self.n_batches:  # the last batch is cut differently
             last = self.node_batch(self.n_batches - 1, node)
             last = last[last < order.n_samples]
             if len(last):
-                reads.append(LanesFrom(lanes_at(order, last), max(position, int(last.min()))))
+                reads.append(ReadsFrom(canonical_nodes_at(order, last), max(position, int(last.min()))))
         return reads
 
     def _check_unit(self) -> None:
@@ -168,14 +174,9 @@ class EpochPlan:
                 f"not at sample {self.start}"
             )
 
-    @property
-    def n_regular_batches(self) -> int:
-        """How many batches, from the first on, are whole, free of padding and cut in closed form."""
-        return self._n_regular
 
-
-def _kept(left: int, n_ranks: int, remainder: str) -> int:
-    """How many of the samples that are left an epoch delivers."""
+def _kept(left: int, n_groups: int, remainder: str) -> int:
+    """Return how many of the slots that are left the ranks get."""
     if remainder == "exact":
         return left
-    return (-(-left // n_ranks) if remainder == "pad" else left // n_ranks) * n_ranks
+    return (-(-left // n_groups) if remainder == "pad" else left // n_groups) * n_groups

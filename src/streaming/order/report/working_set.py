@@ -1,4 +1,4 @@
-"""How many shards a node has to have at hand at once, and what it costs if it has room for fewer. Closed forms."""
+"""How many shards a node needs in its cache at once, and what a smaller cache costs. Closed forms."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streaming.order.node_reads import NodeReads
-from streaming.order.plan import EpochPlan
-from streaming.order.quality import stretches
+from streaming.order.nodes.plan import EpochPlan
+from streaming.order.report.node_reads import NodeReads
+from streaming.order.report.shards_in_use import fractions_in_use
 
 
 @dataclass(frozen=True, slots=True)
 class WorkingSet:
-    """Of the node that reads most canonical nodes."""
+    """The shards that the busiest node (the one that reads most canonical nodes) needs at once."""
 
     in_use: float
-    """Shards of which it is in the middle, on average over the epoch."""
+    """Shards in use, from their first sample to their last, on average over the epoch."""
     shards: float
-    """Shards for which it needs room so that it fetches none twice in an epoch."""
+    """Shards for which the node needs room, so that it fetches none twice in an epoch."""
     batches: float
     """Batches from the first that needs a shard to the last, on average."""
     visits: float
-    """How many of them need it."""
+    """Those of these batches that need the shard, on average."""
 
     def fetches_per_shard(self, room: float) -> float:
-        """How often a shard is fetched in an epoch if there is room for so many, and the best are kept.
+        """Return how often a shard is fetched in an epoch, given room for `room` shards and the best eviction.
 
-        The best to keep are those that are needed again soonest. In a fluid picture, where a batch needs each shard in
-        use with probability p, those are kept that are needed again within m batches, which takes room for a part
-        1 - (1 + mp)(1 - p)^m of the shards in use; the other (1 - p)^m of the visits fetch anew.
+        The best eviction keeps the shards that are needed again soonest. In a fluid model, where a batch needs each
+        shard in use with probability p, it keeps those needed again within m batches. They take up a part 1 - (1 +
+        mp)(1 - p)^m of the shards in use; the remaining (1 - p)^m of the visits fetch again.
         """
         share = min(1.0, room / max(1e-9, self.in_use))
         p = min(1 - 1e-6, self.visits / self.batches)
@@ -44,13 +44,13 @@ class WorkingSet:
 
 
 def working_set(plan: EpochPlan, reads: NodeReads | None = None) -> WorkingSet:
-    """What an epoch from its first sample on needs at hand on a node."""
+    """Return the working set of an epoch that is read from its first sample on."""
     order = plan.order
     reads = NodeReads(plan) if reads is None else reads
     most_needed = max((n for n, _ in reads.needs(np.ones(order.catalog.n_shards))), default=0.0)
-    busiest = reads.lanes_of(reads.busiest())
-    in_use = float(stretches(order, busiest).sum())
-    # Design: lanes × (1 + 2 block/z'). The lanes' own shards are in use anyway; twice what the block adds to them.
+    busiest = reads.canonical_nodes_of(reads.busiest())
+    in_use = float(fractions_in_use(order, busiest).sum())
+    # Canonical nodes × (1 + 2 block/z'): one shard each is in use without a block, and twice what the block adds to it.
     shards = 2 * in_use - sum(map(len, busiest)) if order.uses_block else in_use
     n_samples = order.n_samples / max(1.0, plan.topology.n_nodes)
     rows = n_samples / max(1.0, most_needed)

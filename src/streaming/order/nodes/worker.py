@@ -1,4 +1,4 @@
-"""What one worker of a rank reads: batches k = worker, worker + W, … of its rank, as sample ids."""
+"""The sample ids that one worker of a rank reads: batches k = worker, worker + W, … of its rank."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
-from streaming.order.plan import EpochPlan
+from streaming.order.nodes.plan import EpochPlan
 
-_SAMPLES_PER_LANE: Final = 128
+_SAMPLES_PER_CANONICAL_NODE: Final = 128
 _FEWEST_PER_CALL: Final = 1 << 13
 _MOST_PER_CALL: Final = 1 << 17
 
 
 class WorkerReader:
-    """Reads one worker's batches of an epoch in order. Owns the windows of the order that it stands in; for one thread.
+    """Reads one worker's batches of an epoch in order. Owns the windows of the order that it stands in. For one thread.
 
-    It plans ahead, from what is asked for at first up to 128 samples per canonical node of its node, 8,192 at least:
-    batch by batch would cost ten times as much.
+    It plans ahead: at first just what is asked for, then up to 128 samples per canonical node of its node, at least
+    8,192. To plan batch by batch would cost ten times as much.
     """
 
     def __init__(self, plan: EpochPlan, rank: int, worker: int, n_workers: int) -> None:
@@ -31,8 +31,9 @@ class WorkerReader:
         self._rank = rank
         self._n_workers = n_workers
         self._reader = plan.order.reader()
-        n_lanes = -(-sum(part.grid.n_lanes for part in plan.order.parts) // plan.topology.n_nodes)
-        self._most_per_call = min(max(_FEWEST_PER_CALL, _SAMPLES_PER_LANE * n_lanes), _MOST_PER_CALL)
+        n_canonical_nodes = sum(sub_order.n_canonical_nodes for sub_order in plan.order.sub_orders)
+        useful = _SAMPLES_PER_CANONICAL_NODE * -(-n_canonical_nodes // plan.topology.n_nodes)
+        self._most_per_call = min(max(_FEWEST_PER_CALL, useful), _MOST_PER_CALL)
         self._per_call = 1
         self._next_planned = worker  # the next batch to plan
         self._next_handed = worker  # the next batch to hand out
@@ -41,14 +42,14 @@ class WorkerReader:
 
     @property
     def position(self) -> int:
-        """No position below this one is still to come from `next_ids`."""
+        """A lower bound on the positions that `next_ids` has still to return."""
         return min(self._plan.start + self._next_handed * self._plan.global_batch, self._plan.stop)
 
     def next_ids(self, min_samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Sample ids of the next batches, one after the other, and the length of each.
+        """Return the sample ids of the next batches, batch after batch, and the length of each.
 
-        int64 (sample,), int64 (batch,). Whole batches, `min_samples` in all or a little more, at least one batch;
-        fewer only at the end of the epoch, then empty arrays.
+        int64 (sample,), int64 (batch,). The batches are whole, at least one, with `min_samples` in all or a little
+        more. There are fewer only at the end of the epoch; after it the arrays are empty.
         """
         wanted = max(1, min_samples)
         while len(self._ids) < wanted and self._next_planned < self._plan.n_batches:
@@ -69,6 +70,6 @@ class WorkerReader:
         self._next_planned += n_batches * self._n_workers
         positions, lengths = self._plan.rank_batches(self._rank, ks)
         ids = self._reader.ids(self._plan.source(positions))
-        # Under `exact` a rank may have nothing in the last batch: then it has no such batch.
+        # Under `exact` a rank may get no sample of the last batch. Then it has no such batch.
         self._lengths = np.concatenate([self._lengths, lengths[lengths > 0]])
         self._ids = np.concatenate([self._ids, ids])

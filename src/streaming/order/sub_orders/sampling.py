@@ -1,9 +1,9 @@
-"""From draws to rows: how often each shard is read whole, and how many rows a part of a pass takes from it.
+"""From draws to rows: how often each shard is read whole, and how many rows a partial pass takes from it.
 
-The part of a pass is drawn by systematic sampling: the pieces of shards in keyed random order, each cut into picks of
-`granularity` rows (the last of a piece may be shorter), of which K of P are picked at equal steps from a keyed phase.
-They hold about as many rows as are wanted; what short picks leave over is settled in the same order. So the total is
-exact, every pick is equally likely, and the cost is O(shards).
+A partial pass is drawn by systematic sampling. The pieces of shards, in keyed random order, are cut into picks of
+`granularity` rows (the last pick of a piece may be shorter). Of these P picks, K are taken at equal steps from a keyed
+phase. They hold about as many rows as wanted; what short picks leave over or lack is settled in the same order of
+pieces. So the total is exact, every pick is equally likely, and the cost is O(shards).
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from numpy.typing import NDArray
 
 from streaming.order.bits import Purpose, bits, derive_key, keyed_order
 from streaming.order.catalog import Catalog
-from streaming.order.runs import MOST_ROWS_PER_RUN, Drawn, check_run_count
+from streaming.order.sub_orders.runs import MOST_ROWS_PER_RUN, Drawn, check_run_count
 
 SAMPLINGS: Final = ("balanced", "fixed")
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What decides the parts of passes: `granularity` rows a pick, and the keys."""
+    """What decides the partial passes: the keys, and `granularity` rows in a pick."""
 
     seed: int
     epoch: int
-    """-1: the same in all epochs."""
+    """-1: the draw is the same in all epochs."""
     granularity: int
 
     @classmethod
     def of(cls, seed: int, method: str, epoch: int, granularity: int) -> Sampling:
-        """`balanced` draws anew in every epoch, `fixed` once."""
+        """Make the sampling of an epoch. `balanced` draws anew in every epoch, `fixed` draws once."""
         return cls(seed, -1 if method == "fixed" else epoch, granularity)
 
     @property
     def row_key(self) -> int:
-        """What decides which rows of a shard are read."""
+        """The key that decides which rows of a shard are read."""
         return derive_key(self.seed, self.epoch, Purpose.SAMPLED_ROWS)
 
 
 def draw(catalog: Catalog, draws: NDArray[np.int64], sampling: Sampling) -> Drawn:
-    """What an epoch reads of each shard. `draws`: samples that each stream gives, int64 (stream,)."""
+    """Return how much of each shard an epoch reads. `draws`: samples that each stream gives, int64 (stream,)."""
     sizes = np.maximum(catalog.samples_per_stream, 1)
     passes, rest = draws // sizes, draws % sizes
     per_shard: NDArray[np.int64] = np.where(catalog.shard_sizes > 0, passes[catalog.stream_of_shard], 0)
@@ -67,13 +67,13 @@ def draw(catalog: Catalog, draws: NDArray[np.int64], sampling: Sampling) -> Draw
 
 
 def _pick(n_rows: NDArray[np.int64], wanted: int, granularity: int, key: int) -> NDArray[np.int64]:
-    """How many of its rows each piece gives, so that all give `wanted`, fewer than there are. (piece,) -> (piece,)."""
+    """Return how many rows each piece gives, `wanted` in all, which is fewer than all rows. (piece,) -> (piece,)."""
     n_picks = -(-n_rows // granularity)
     p = int(n_picks.sum())
     k = -(-wanted * p // int(n_rows.sum()))
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_picks)])
     taken: NDArray[np.int64] = np.minimum(np.diff(_scaled(ends, k, p, derive_key(key, 1) % p)) * granularity, n_rows)
-    # Each turn moves up to a pick in every piece, so few are needed, and one where picks are equal.
+    # Each turn moves up to one pick per piece, so few turns suffice, and one if all picks are equal.
     while missing := wanted - int(taken.sum()):
         room = np.minimum(n_rows - taken if missing > 0 else taken, granularity)
         moved = np.clip(abs(missing) - (np.cumsum(room) - room), 0, room)
@@ -82,8 +82,8 @@ def _pick(n_rows: NDArray[np.int64], wanted: int, granularity: int, key: int) ->
 
 
 def _scaled(values: NDArray[np.int64], k: int, p: int, phase: int) -> NDArray[np.int64]:
-    """floor((v × k + phase) / p) for each v, exactly; none is above p, nor is k."""
-    if p * (k + 1) >= 1 << 63:  # 3 × 10⁹ picks: slower, but no less exact
+    """Return floor((v × k + phase) / p) for each v, exactly. Neither v nor k is above p."""
+    if p * (k + 1) >= 1 << 63:  # from 3 × 10⁹ picks on: slower, but as exact
         exact: NDArray[np.int64] = ((values.astype(object) * k + phase) // p).astype(np.int64)
         return exact
     scaled: NDArray[np.int64] = (values * k + phase) // p

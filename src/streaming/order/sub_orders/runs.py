@@ -1,4 +1,4 @@
-"""What an epoch is made of: runs, stretches of rows of one shard that are read in one pass."""
+"""Runs, of which an epoch is made: a run is a segment of the rows of one shard, read in one pass."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from streaming.order.catalog import Catalog
 
 PIECE_BITS: Final = 20
 MOST_ROWS_PER_RUN: Final = 1 << PIECE_BITS
-"""Longer runs are laid as consecutive runs, so that a window of the order stays small. Such a piece of a shard is also
-what gives rows to a part of a pass."""
+"""Longer runs are cut into consecutive runs, so that a window of the order stays small. A shard consists of *pieces* of
+this length, each of which gives rows to a partial pass."""
 
 MOST_RUNS: Final = 1 << 26
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn:
-    """What an epoch reads of each shard."""
+    """How much of each shard an epoch reads: whole passes, and perhaps a partial one."""
 
     passes: NDArray[np.int64]
-    """How often the shard is read whole, int64 (shard,)."""
+    """Whole passes over each shard, int64 (shard,)."""
     sampled: NDArray[np.int64]
-    """Rows that each piece gives to one more pass, int64 (piece,); no pieces if no stream has such a part of a pass."""
+    """Rows that each piece gives to a partial pass, int64 (piece,). Empty if no stream has a partial pass."""
     first_piece: NDArray[np.int64]
-    """The number of each shard's first piece, int64 (shard + 1,); zeros if there are no pieces."""
+    """Number of the first piece of each shard, int64 (shard + 1,); zeros if no stream has a partial pass."""
 
     @classmethod
     def whole(cls, passes: NDArray[np.int64]) -> Drawn:
-        """Nothing but whole passes."""
+        """Make a draw of whole passes only."""
         return cls(passes, np.zeros(0, np.int64), np.zeros(len(passes) + 1, np.int64))
 
     @property
     def samples_any(self) -> bool:
-        """Whether any stream has a part of a pass."""
+        """Whether any stream has a partial pass."""
         return len(self.sampled) > 0
 
     def rows(self, catalog: Catalog) -> NDArray[np.int64]:
-        """Rows that each shard gives to the epoch in all, int64 (shard,)."""
+        """Return the rows that each shard gives to the epoch in all, int64 (shard,)."""
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sampled)])
         return self.passes * catalog.shard_sizes + np.diff(ends[self.first_piece])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Runs:
-    """A table of runs, each column int64 (run,): rows `first_row .. first_row + n_rows - 1` of `shard`, in a pass.
+    """A table of runs, int64 (run,) each: rows `first_row .. first_row + n_rows - 1` of `shard`, in one pass.
 
-    In the part of a pass that follows the whole ones, where a piece gives a subset of its rows, a row is a place in
-    that subset, from the piece's first row on.
+    In the partial pass, which follows the whole ones, a piece gives a subset of its rows. There a "row" is a place in
+    this subset, counted from the first row of the piece.
     """
 
     shard: NDArray[np.int64]
@@ -63,12 +63,12 @@ class Runs:
         return len(self.shard)
 
     def pick(self, which: NDArray[np.int64] | slice) -> Runs:
-        """These runs, in this order."""
+        """Return these runs, in this order."""
         return Runs(self.shard[which], self.pass_number[which], self.first_row[which], self.n_rows[which])
 
 
 def lay_runs(catalog: Catalog, drawn: Drawn, shards: NDArray[np.int64]) -> Runs:
-    """The runs of these shards, shard by shard, pass by pass, piece by piece. `shards`: int64 (any,)."""
+    """Return the runs of `shards`, int64 (any,), shard by shard, pass by pass, piece by piece."""
     sizes = catalog.shard_sizes[shards]
     pieces = -(-sizes // MOST_ROWS_PER_RUN)
     counts = drawn.passes[shards] * pieces
@@ -83,14 +83,14 @@ def lay_runs(catalog: Catalog, drawn: Drawn, shards: NDArray[np.int64]) -> Runs:
     n_rows = drawn.sampled[drawn.first_piece[shards[number]] + piece]
     number, piece, n_rows = number[n_rows > 0], piece[n_rows > 0], n_rows[n_rows > 0]
     columns = (shards[number], drawn.passes[shards[number]], piece * MOST_ROWS_PER_RUN, n_rows)
-    # Stable, and whole passes first: each shard's part of a pass follows them.
+    # A stable sort, with whole passes first: the partial pass of each shard follows them.
     order = np.argsort(np.concatenate([which, number]), kind="stable")
     both = (whole.shard, whole.pass_number, whole.first_row, whole.n_rows)
     return Runs(*(np.concatenate(pair)[order] for pair in zip(both, columns)))
 
 
 def check_run_count(n_runs: int) -> None:
-    """Raises OptionError if an epoch would have more runs than there is room for."""
+    """Raise OptionError if an epoch would have more runs than are possible."""
     if n_runs > MOST_RUNS:
         raise OptionError(
             f"an epoch would have {n_runs} runs (passes over shards, in pieces of {MOST_ROWS_PER_RUN}); "
@@ -99,7 +99,7 @@ def check_run_count(n_runs: int) -> None:
 
 
 def sum_of_run_squares(catalog: Catalog, drawn: Drawn) -> int:
-    """Σ z² over all runs that `lay_runs` would lay, exactly, without laying them."""
+    """Return Σ z² over all runs of an epoch, exactly, without making the runs."""
     n_full = catalog.shard_sizes // MOST_ROWS_PER_RUN
     rest = catalog.shard_sizes - n_full * MOST_ROWS_PER_RUN
     whole = int((drawn.passes * n_full).sum()) * MOST_ROWS_PER_RUN**2 + sum_of_products(drawn.passes, rest * rest)
@@ -107,12 +107,12 @@ def sum_of_run_squares(catalog: Catalog, drawn: Drawn) -> int:
 
 
 def sum_of_squares(values: NDArray[np.int64]) -> int:
-    """Σ v² exactly, for non-negative int64 of any size: floats would round, and not alike everywhere."""
+    """Return Σ v² exactly, for any non-negative int64. Floats would round, and differently on different platforms."""
     return sum_of_products(values, values)
 
 
 def sum_of_products(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-    """Σ vw exactly, for non-negative int64 of any size, up to 2³¹ of them."""
+    """Return Σ vw exactly, for up to 2³¹ non-negative int64 of any size."""
     limbs_of_right = _limbs(right)
     return sum(
         int((a * b).sum()) << 16 * (i + j) for i, a in enumerate(_limbs(left)) for j, b in enumerate(limbs_of_right)
@@ -120,12 +120,12 @@ def sum_of_products(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
 
 
 def _limbs(values: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Values in digits of 16 bits, the lowest first, as many as the largest needs."""
+    """Split values into digits of 16 bits, lowest first, as many as the largest value needs."""
     n_bits = int(values.max(initial=0)).bit_length()
     return [(values >> np.int64(shift)) & np.int64(0xFFFF) for shift in range(0, n_bits, 16)]
 
 
 def _ragged(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Counting through lists of these lengths: which list, and which number in it. (list,) -> two of (entry,)."""
+    """Return the list and the number in it of every entry of lists of these lengths. (list,) -> two of (entry,)."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,10 +1,10 @@
 """Which row of a shard a place in a run stands for.
 
-In a whole pass that is the row itself, unless the shuffle permutes the rows of every shard. In a part of a pass a
-piece gives a keyed random subset of its rows, in stretches of `granularity` neighbouring ones: the rows are laid on a
-ring that begins at a keyed place, cut into whole stretches and a rest; the stretches come in keyed random order, the
-rest last, and the first ones are taken. So each row is equally likely, and each is found in closed form. Without
-shuffle the subset is put in stored order.
+In a whole pass this is the row itself, unless the shuffle permutes the rows of every shard. In a partial pass a piece
+gives a keyed random subset of its rows, in segments of `granularity` neighbouring rows. The rows are laid on a ring
+that begins at a keyed place and are cut into whole segments and a rest. The segments come in keyed random order, the
+rest last, and the first rows are taken. So each row is equally likely, and is found in closed form. Without shuffle the
+subset is put in stored order.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from numpy.typing import NDArray
 from streaming.order.bijection import ROUNDS, permuted
 from streaming.order.bits import bits, chained_bits
 from streaming.order.catalog import Catalog
-from streaming.order.runs import PIECE_BITS, Drawn
+from streaming.order.sub_orders.runs import PIECE_BITS, Drawn
 
 _KEPT_ROWS: Final = 1 << 22
 _RING_START: Final = ROUNDS << 32
-"""A counter that no round of a permutation has."""
+"""A counter that no round of a permutation uses."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowChoice:
-    """What decides which rows are read. `catalog`, `drawn`: of the epoch."""
+    """What decides which rows a sub-order reads. `catalog` and `drawn` are those of the epoch."""
 
     catalog: Catalog
     drawn: Drawn
     granularity: int
     sample_key: int
     permute_key: int | None
-    """None: rows of a whole pass stay where they are."""
+    """The key that permutes the rows of every shard; None leaves them in place."""
     in_stored_order: bool
-    """Whether a subset comes in stored order."""
+    """Whether the subset of a partial pass comes in stored order."""
 
 
 class RowReader:
-    """Finds rows. Owns the subsets that it has put in order; for one thread."""
+    """Finds rows. Owns the subsets that it has sorted. For one thread."""
 
     def __init__(self, choice: RowChoice) -> None:
         self._choice = choice
@@ -50,13 +50,13 @@ class RowReader:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every place stands for its own row; then there is nothing to find."""
+        """Whether every place stands for its own row, so that no row needs to be found."""
         return self._is_plain
 
     def ids(
         self, ids: NDArray[np.int64], shards: NDArray[np.int64], pass_numbers: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Sample ids, given what they would be if every place stood for its own row. All int64 (sample,)."""
+        """Return sample ids, given the ids if every place stood for its own row. All int64 (sample,)."""
         choice = self._choice
         first = choice.catalog.first_sample[shards]
         rows = ids - first
@@ -75,7 +75,7 @@ class RowReader:
         pass_numbers: NDArray[np.int64],
         sampled: NDArray[np.int64] | None,
     ) -> NDArray[np.int64]:
-        """Rows of whole passes among those of their shard, of a part of a pass among those that a piece gives."""
+        """Permute the rows of whole passes within their shard, those of partial passes within what a piece gives."""
         choice = self._choice
         assert choice.permute_key is not None
         keys = chained_bits(bits(choice.permute_key, shards), pass_numbers)
@@ -88,7 +88,7 @@ class RowReader:
         return base + permuted(rows - base, n, keys)
 
     def _sampled(self, rows: NDArray[np.int64], shards: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of places in parts of passes, (sample,) each. A place counts through the subset of its piece."""
+        """Return the rows of places in partial passes, (sample,). A place counts through the subset of its piece."""
         choice = self._choice
         pieces, within = rows >> PIECE_BITS, rows & ((1 << PIECE_BITS) - 1)
         base = pieces << PIECE_BITS
@@ -96,7 +96,7 @@ class RowReader:
             return base + self._in_keyed_order(within, shards, pieces)
         numbers = choice.drawn.first_piece[shards] + pieces
         chosen = np.empty(len(rows), np.int64)
-        # In stored order few pieces are read at a time.
+        # In stored order, few pieces are read at a time.
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)
             chosen[mine] = self._subset(number, int(shards[mine[0]]), int(pieces[mine[0]]))[within[mine]]
@@ -110,17 +110,17 @@ class RowReader:
         keys = chained_bits(bits(choice.sample_key, shards), pieces)
         if choice.granularity == 1:
             return permuted(within, n_rows, keys)
-        n_stretches = n_rows // choice.granularity
-        stretch = within // choice.granularity
-        offset = within - stretch * choice.granularity
-        whole = stretch < n_stretches  # the others are in the rest, which stays last
-        stretch[whole] = permuted(stretch[whole], n_stretches[whole], keys[whole])
+        n_segments = n_rows // choice.granularity
+        segment = within // choice.granularity
+        offset = within - segment * choice.granularity
+        whole = segment < n_segments  # the others lie in the rest, which stays last
+        segment[whole] = permuted(segment[whole], n_segments[whole], keys[whole])
         start = chained_bits(keys, np.full(len(keys), _RING_START)) >> np.uint64(32)
         start = (start * n_rows.astype(np.uint64)) >> np.uint64(32)
-        return (start.astype(np.int64) + stretch * choice.granularity + offset) % n_rows
+        return (start.astype(np.int64) + segment * choice.granularity + offset) % n_rows
 
     def _subset(self, number: int, shard: int, piece: int) -> NDArray[np.int32]:
-        """The rows that a piece gives, in stored order, counted from its first: int32 (row,)."""
+        """Return the rows that a piece gives, in stored order and counted from its first row: int32 (row,)."""
         subset = self._sorted.pop(number, None)
         if subset is None:
             n_rows = int(self._choice.drawn.sampled[number])
@@ -128,7 +128,7 @@ class RowReader:
             subset = np.sort(self._in_keyed_order(every, np.full(n_rows, shard), np.full(n_rows, piece)))
             subset = subset.astype(np.int32)
             self._n_sorted += n_rows
-        self._sorted[number] = subset  # the last used are the last to go
+        self._sorted[number] = subset  # the last used is the last to be dropped
         while self._n_sorted > _KEPT_ROWS and len(self._sorted) > 1:
             self._n_sorted -= len(self._sorted.pop(next(iter(self._sorted))))
         return subset

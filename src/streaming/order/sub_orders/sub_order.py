@@ -1,4 +1,4 @@
-"""One order: runs dealt into canonical nodes, each shuffled inside itself."""
+"""One sub-order: runs dealt to canonical nodes, each shuffled inside itself."""
 
 from __future__ import annotations
 
@@ -11,65 +11,71 @@ from numpy.typing import NDArray
 from streaming.errors import OptionError
 from streaming.order.bits import Purpose, bits, chained_bits, derive_key, keyed_order
 from streaming.order.catalog import Catalog
-from streaming.order.grid import LaneGrid
-from streaming.order.rows import RowChoice
-from streaming.order.runs import Drawn, Runs, lay_runs
-from streaming.order.sampling import Sampling
-from streaming.order.shuffle.protocol import LaneShuffle, PointShuffle, RunUses
-from streaming.order.shuffle.table import SHUFFLES, STORED, Lanewise, Pointwise
+from streaming.order.grid import CanonicalNodeGrid
+from streaming.order.shuffle.protocol import PointShuffle, RunUses, WindowShuffle
+from streaming.order.shuffle.table import SHUFFLES, STORED, PointAlgorithm, WindowAlgorithm
+from streaming.order.sub_orders.rows import RowChoice
+from streaming.order.sub_orders.runs import Drawn, Runs, lay_runs
+from streaming.order.sub_orders.sampling import Sampling
 
-LONGEST_LANE: Final = 1 << 42
+LARGEST_CANONICAL_NODE: Final = 1 << 42
 WIDEST_SPAN: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """How one order is shuffled: all that its keys and windows depend on."""
+    """How one sub-order is shuffled: everything that its keys and windows depend on."""
 
     seed: int
     epoch: int
     shuffle_algo: str | None
     """None: the stored order."""
     block: int
+    """Shuffle block, in samples of a canonical node."""
 
     @property
-    def algorithm(self) -> Pointwise | Lanewise:
-        """The shuffle."""
+    def algorithm(self) -> PointAlgorithm | WindowAlgorithm:
+        """The shuffle algorithm."""
         return STORED if self.shuffle_algo is None else SHUFFLES[self.shuffle_algo]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ShardUses:
-    """When the shards of an order are read: like RunUses, with shards and canonical nodes, int64 (use,) each."""
+    """When the shards of a sub-order are read: RunUses with shards and canonical nodes, int64 (use,) each."""
 
     shard: NDArray[np.int64]
-    lane: NDArray[np.int64]
+    canonical_node: NDArray[np.int64]
     first: NDArray[np.int64]
     likely_end: NDArray[np.int64]
     end: NDArray[np.int64]
 
+    def pick(self, which: NDArray[np.int64]) -> ShardUses:
+        """Return these uses, in this order."""
+        columns = (self.shard, self.canonical_node, self.first, self.likely_end, self.end)
+        return ShardUses(*(column[which] for column in columns))
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RunTable:
-    """Runs one after the other: int64 (run,) each; `offsets`, where they begin among all places, (run + 1,)."""
+    """Runs one after the other: int64 (run,) each. `offsets`: where they begin among all places, (run + 1,)."""
 
     shard: NDArray[np.int64]
     pass_number: NDArray[np.int64]
     offsets: NDArray[np.int64]
     id_base: NDArray[np.int64]
-    """Sample id minus place, where every place stands for its own row."""
+    """Sample id minus place, if every place stood for its own row."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Lane:
+class CanonicalNode:
     """A canonical node: its runs in the order of this epoch, and their shuffle."""
 
     table: RunTable
-    shuffle: LaneShuffle
+    shuffle: WindowShuffle
 
 
-class Part:
-    """The order of one group of shards; an epoch is one part, or several merged.
+class SubOrder:
+    """The order of one group of shards. An epoch is one sub-order, or several merged.
 
     Shareable between threads: canonical nodes are made when first asked for, and making one twice does no harm.
     """
@@ -80,17 +86,17 @@ class Part:
         drawn: Drawn,
         sampling: Sampling,
         shards: NDArray[np.int64],
-        n_lanes: int,
+        n_canonical_nodes: int,
         mixing: Mixing,
     ) -> None:
         self._mixing = mixing
         self._runs = _deal(catalog, drawn, shards, mixing)
         self._first_sample = catalog.first_sample
         self.table = self._table(self._runs)
-        """All runs as they are dealt."""
+        """All runs in the order in which they are dealt."""
         self._offsets = self.table.offsets
-        self.grid = LaneGrid(int(self._offsets[-1]), n_lanes)
-        self._lanes: list[Lane | None] = [None] * n_lanes
+        self.grid = CanonicalNodeGrid(int(self._offsets[-1]), n_canonical_nodes)
+        self._canonical_nodes: list[CanonicalNode | None] = [None] * n_canonical_nodes
         algorithm = mixing.algorithm
         self.row_choice = RowChoice(
             catalog,
@@ -101,60 +107,65 @@ class Part:
             in_stored_order=mixing.shuffle_algo is None,
         )
         self.point_shuffle: PointShuffle | None = None
-        """The shuffle, if it has a closed form; else canonical nodes have theirs."""
-        if isinstance(algorithm, Pointwise):
+        """The shuffle, if it has a closed form; otherwise each canonical node has its own."""
+        if isinstance(algorithm, PointAlgorithm):
             self.point_shuffle = algorithm.make(self.grid, derive_key(mixing.seed, mixing.epoch, Purpose.BIJECTION))
         else:
             self._check_windows()
 
     @property
     def n_samples(self) -> int:
-        """How many positions this order has."""
+        """The number of positions in this sub-order."""
         return self.grid.n_places
+
+    @property
+    def n_canonical_nodes(self) -> int:
+        """The number of canonical nodes of this sub-order."""
+        return self.grid.n_canonical_nodes
 
     @property
     def block(self) -> int:
         """The shuffle block, in samples of a canonical node."""
         return self._mixing.block
 
-    def lane(self, number: int) -> Lane:
-        """Canonical node `number`; for shuffles that work inside canonical nodes."""
-        lane = self._lanes[number]
-        if lane is None:
-            lane = self._lanes[number] = self._make_lane(number)
-        return lane
+    def canonical_node(self, number: int) -> CanonicalNode:
+        """Return canonical node `number`. Only for shuffles that work inside canonical nodes."""
+        canonical_node = self._canonical_nodes[number]
+        if canonical_node is None:
+            canonical_node = self._canonical_nodes[number] = self._make_canonical_node(number)
+        return canonical_node
 
-    def uses(self, lanes: NDArray[np.int64]) -> ShardUses:
-        """When these canonical nodes read which shards."""
+    def uses(self, canonical_nodes: NDArray[np.int64]) -> ShardUses:
+        """Return when these canonical nodes read which shards."""
         tables: list[ShardUses] = []
-        lanes = lanes[lanes < self.grid.n_lanes]
-        if self.point_shuffle is not None and not self.point_shuffle.by_lane:
-            lanes = lanes[:1]
-        for number in lanes.tolist():
+        canonical_nodes = canonical_nodes[canonical_nodes < self.n_canonical_nodes]
+        if self.point_shuffle is not None and not self.point_shuffle.by_canonical_node:
+            canonical_nodes = canonical_nodes[:1]
+        for number in canonical_nodes.tolist():
             if self.point_shuffle is not None:
                 runs, shard = self.point_shuffle.uses(number, self._offsets), self._runs.shard
             else:
-                lane = self.lane(number)
-                runs, shard = lane.shuffle.uses(), lane.table.shard
+                canonical_node = self.canonical_node(number)
+                runs, shard = canonical_node.shuffle.uses(), canonical_node.table.shard
             tables.append(_shard_uses(runs, shard, number))
-        columns = ("shard", "lane", "first", "likely_end", "end")
+        columns = ("shard", "canonical_node", "first", "likely_end", "end")
         none = np.zeros(0, np.int64)
         return ShardUses(*(np.concatenate([none, *(getattr(table, name) for table in tables)]) for name in columns))
 
-    def _make_lane(self, number: int) -> Lane:
-        runs = self._cut(int(self.grid.lane_start[number]), int(self.grid.lane_start[number + 1]))
+    def _make_canonical_node(self, number: int) -> CanonicalNode:
+        runs = self._cut(int(self.grid.starts[number]), int(self.grid.starts[number + 1]))
         mixing = self._mixing
-        # Stable, and one key for all pieces of a run: they stay consecutive.
+        # A stable sort, and one key for all pieces of a run: they stay consecutive.
         shard_bits = bits(derive_key(mixing.seed, mixing.epoch, number, Purpose.RUN_ORDER), runs.shard)
         runs = runs.pick(keyed_order(chained_bits(shard_bits, runs.pass_number)))
         algorithm = mixing.algorithm
-        assert isinstance(algorithm, Lanewise)
+        assert isinstance(algorithm, WindowAlgorithm)
         key = derive_key(mixing.seed, mixing.epoch, number, Purpose.SHUFFLE)
         shuffle = algorithm.make(runs.n_rows, mixing.block, key)
-        return Lane(self._table(runs), shuffle)
+        return CanonicalNode(self._table(runs), shuffle)
 
     def _cut(self, start: int, stop: int) -> Runs:
-        """The runs at dealt places start..stop-1, those at the ends cut."""
+        """Return the runs at dealt places start..stop-1, with those at both ends cut."""
         if start == stop:
             return self._runs.pick(slice(0, 0))
         first = int(np.searchsorted(self._offsets, start, "right")) - 1
@@ -171,13 +182,13 @@ class Part:
         return RunTable(runs.shard, runs.pass_number, offsets, id_base)
 
     def _check_windows(self) -> None:
-        longest = -(-self.n_samples // self.grid.n_lanes)
-        if longest >= LONGEST_LANE:
+        longest = -(-self.n_samples // self.n_canonical_nodes)
+        if longest >= LARGEST_CANONICAL_NODE:
             raise OptionError(
                 f"a canonical node would hold {longest} samples, the limit is 2**42; raise num_canonical_nodes"
             )
         block = self._mixing.block if self._mixing.algorithm.uses_block else 0
-        # A ring mixes a run with a block around it; other blocks are at most a quarter longer than they should be.
+        # A ring mixes a run with the block around it; other blocks are at most a quarter longer than nominal.
         widest = min(max(int(self._runs.n_rows.max(initial=0)) + block, block + block // 4), longest)
         if widest >= WIDEST_SPAN:
             raise OptionError(
@@ -187,14 +198,14 @@ class Part:
 
 
 def _deal(catalog: Catalog, drawn: Drawn, shards: NDArray[np.int64], mixing: Mixing) -> Runs:
-    """The runs of these shards in the order in which they are dealt to canonical nodes."""
+    """Return the runs of these shards in the order in which they are dealt to canonical nodes."""
     if mixing.shuffle_algo is None:
         runs = lay_runs(catalog, drawn, shards)
         return runs.pick(np.argsort(runs.pass_number, kind="stable"))
-    # By seed and shard alone: all passes of a shard lie side by side, and nodes keep their shards between epochs.
+    # Keyed by seed and shard alone: all passes of a shard lie side by side, and nodes keep their shards between epochs.
     return lay_runs(catalog, drawn, shards[keyed_order(bits(derive_key(mixing.seed, Purpose.DEAL), shards))])
 
 
-def _shard_uses(runs: RunUses, shard: NDArray[np.int64], lane: int) -> ShardUses:
-    lanes = np.full(len(runs.run), lane, np.int64)
-    return ShardUses(shard[runs.run], lanes, runs.first, runs.likely_end, runs.end)
+def _shard_uses(runs: RunUses, shard: NDArray[np.int64], canonical_node: int) -> ShardUses:
+    canonical_nodes = np.full(len(runs.run), canonical_node, np.int64)
+    return ShardUses(shard[runs.run], canonical_nodes, runs.first, runs.likely_end, runs.end)

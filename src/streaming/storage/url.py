@@ -18,6 +18,7 @@ from streaming.errors import OptionError
 from streaming.storage.schemes import Authority, Scheme, known_schemes, scheme_named
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_URL_BEGINS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _BARE: Final = re.compile(r"dbfs:(?P<rest>/.*)", re.DOTALL)  # the one scheme that is written without an authority
 _ROOT: Final = re.compile(r"/+")
 _SCHEME_ALONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:///*|dbfs:/+")
@@ -95,6 +96,15 @@ def parse_remote(remote: str) -> Location:
         shown = f"{scheme}://…" if row.authority is Authority.HOST else repr(location.shown)
         raise OptionError(f"Unsupported remote path: {shown} {wrong}; write it as in {row.example!r}")
     return location
+
+
+def looks_like_url(text: str) -> bool:
+    """Whether `text` is a URL rather than the path of a folder, or was meant as one.
+
+    >>> looks_like_url("s3://bucket/folder"), looks_like_url("dbfs:/Volumes/x"), looks_like_url("/data/x")
+    (True, True, False)
+    """
+    return _URL_BEGINS.match(text) is not None
 
 
 def join_remote(remote: str, *parts: str) -> str:

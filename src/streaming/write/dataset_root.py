@@ -47,7 +47,8 @@ class DatasetRoot:
             raise OptionError(f"download_timeout must be a number of seconds above 0, got {timeout_s!r}")
         target = parse_out(out)
         self._local = None if target.local is None else os.path.abspath(target.local)
-        self._remote = None if target.remote is None else str(parse_remote(target.remote))
+        self._target = target.remote
+        self._remote = None if target.remote is None else str(target.remote)
         self.home = str(self._local) if self._remote is None else self._remote
         self._keeps_local = self._local is not None and (keep_local or self._remote is None)
         self._timeout_s = float(timeout_s)
@@ -61,9 +62,9 @@ class DatasetRoot:
             deadline_s = max(_DEADLINE_S, self._timeout_s + 30.0)
             self._client = blocks.enter_context(FetchClient(None, [], deadline_s=deadline_s))
             self._uploader: Uploader | None = None
-            if self._remote is not None:
-                options = None if is_folder(self._remote) else self._storage_options
-                uploader = open_uploader(self._remote, retry=_ATTEMPTS, storage_options=options)
+            if self._target is not None:
+                options = None if isinstance(self._target, Folder) else self._storage_options
+                uploader = open_uploader(self._target, retry=_ATTEMPTS, storage_options=options)
                 self._uploader = blocks.enter_context(closing(uploader))
                 self._uploader.check()
             self._blocks = blocks.pop_all()

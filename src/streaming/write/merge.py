@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 from streaming.errors import IndexMissingError, ObjectMissingError, OptionError
 from streaming.formats.names import INDEX_NAME
-from streaming.storage.url import Bucket, join_remote, parse_remote
+from streaming.storage.url import Bucket, join_remote, looks_like_url, parse_remote
 from streaming.write.dataset_parts import (
     DatasetPart,
     check_files,
@@ -26,7 +26,6 @@ from streaming.write.dataset_parts import (
 )
 from streaming.write.dataset_root import DatasetRoot, is_folder, shown
 from streaming.write.output_location import Out
-from streaming.write.uploader import scheme_of
 
 Path: TypeAlias = str | os.PathLike[str]
 IndexFile: TypeAlias = Path | tuple[Path | None, Path | None]
@@ -209,7 +208,7 @@ def _place(item: object) -> str | None:
     text = text.rstrip("/") if isinstance(text, str) else ""
     if not text:
         return None
-    location = parse_remote(text if scheme_of(text) is not None else os.path.expanduser(text))
+    location = parse_remote(text if looks_like_url(text) else os.path.expanduser(text))
     if isinstance(location, Bucket) and not location.prefix:
         raise OptionError(f"an index to merge is a file, got {location.shown}")
     return str(location)

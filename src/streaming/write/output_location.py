@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from streaming.errors import DirectoryNotEmptyError, OptionError
-from streaming.write.uploader import scheme_of
+from streaming.storage.url import Folder, Location, looks_like_url, parse_remote
 
 Out: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLocation:
-    """`local`: the folder in which files are made, None for a temporary one. `remote`: where they go, None for nowhere.
+    """`local`: the folder in which files are made, None for a temporary one. `remote`: where they go, None: nowhere.
 
     At least one of the two is given.
     """
 
     local: str | None
-    remote: str | None
+    remote: Location | None
 
 
 def parse_out(out: Out) -> OutputLocation:
@@ -33,17 +33,17 @@ def parse_out(out: Out) -> OutputLocation:
         if len(out) != 2:
             raise OptionError(f"out must be a path, a URL or a pair (local, remote), got {len(out)} items")
         local, remote = _text(out[0]), _text(out[1])
-        if scheme_of(local) is not None:
+        if looks_like_url(local):
             raise OptionError(f"the first of the pair out=(local, remote) must be a folder, got {local!r}")
         local = os.path.expanduser(local)
-        if scheme_of(remote) is not None:
-            return OutputLocation(local, remote)
-        remote = os.path.expanduser(remote)
-        same = os.path.realpath(local) == os.path.realpath(remote)
-        return OutputLocation(local, None if same else remote)
+        if looks_like_url(remote):
+            return OutputLocation(local, _store(remote))
+        folder = os.path.expanduser(remote)
+        same = os.path.realpath(local) == os.path.realpath(folder)
+        return OutputLocation(local, None if same else Folder(os.path.abspath(folder)))
     place = _text(out)
-    if scheme_of(place) is not None:
-        return OutputLocation(None, place)
+    if looks_like_url(place):
+        return OutputLocation(None, _store(place))
     return OutputLocation(os.path.expanduser(place), None)
 
 
@@ -73,6 +73,14 @@ def _empty(folder: str) -> None:
                 shutil.rmtree(entry.path)  # does not follow links either
             else:
                 os.unlink(entry.path)
+
+
+def _store(url: str) -> Location:
+    try:
+        return parse_remote(url)  # its error names a scheme that only a later version can write to
+    except OptionError as error:
+        scheme = url.partition(":")[0].lower()
+        raise OptionError(f"Invalid Cloud provider prefix: {scheme}:// cannot be written to; {error}") from error
 
 
 def _text(place: object) -> str:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from streaming.errors import OptionError, StorageError
+from streaming.errors import StorageError
 from streaming.fetch.client import FetchClient
 from streaming.storage.local import FolderStore
 from streaming.storage.options import checked_options
-from streaming.storage.url import Location, parse_remote
-
-_SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*):/")
+from streaming.storage.url import Folder, Location
 
 
 class Uploader(Protocol):
@@ -80,24 +76,9 @@ class FetcherUploader:
         self._client.close()
 
 
-def scheme_of(place: str) -> str | None:
-    """The scheme of a URL in lower case, None for a plain path.
-
-    >>> scheme_of("s3://bucket/folder"), scheme_of("dbfs:/Volumes/x"), scheme_of("/data/x")
-    ('s3', 'dbfs', None)
-    """
-    found = _SCHEME.match(place)
-    return found["scheme"].lower() if found else None
-
-
-def open_uploader(remote: str, *, retry: int, storage_options: Mapping[str, Any] | None = None) -> Uploader:
-    """The uploader for a remote; `retry` is the number of attempts per file. Raises OptionError for another scheme."""
-    scheme = scheme_of(remote)
-    if scheme is None:
-        checked_options(parse_remote(os.path.expanduser(remote)), storage_options)
-        return FolderUploader(os.path.expanduser(remote), retry=retry)
-    try:
-        location = parse_remote(remote)  # its error names a scheme that only a later version can write to
-    except OptionError as error:
-        raise OptionError(f"Invalid Cloud provider prefix: {scheme}:// cannot be written to; {error}") from error
-    return FetcherUploader(location, retry=retry, options=json.dumps(checked_options(location, storage_options)))
+def open_uploader(remote: Location, *, retry: int, storage_options: Mapping[str, Any] | None = None) -> Uploader:
+    """The uploader for a remote; `retry` is the number of attempts per file. Raises OptionError for wrong options."""
+    options = checked_options(remote, storage_options)
+    if isinstance(remote, Folder):
+        return FolderUploader(remote.path, retry=retry)
+    return FetcherUploader(remote, retry=retry, options=json.dumps(options))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.errors import DirectoryNotEmptyError, OptionError, ValueRangeError, WriteError
+from streaming.storage.url import Folder, parse_remote
 from streaming.write.builder import ShardBuilder
 from streaming.write.output_location import OutputLocation, parse_out
 from streaming.write.pipeline import ShardPipeline, ShardPlan
@@ -98,13 +99,13 @@ def test_a_tilde_is_the_home_folder_wherever_it_stands(tmp_path: Any, monkeypatc
 def test_out_is_a_folder_a_url_or_a_pair() -> None:
     """A pair that names one folder twice is a folder."""
     assert parse_out("/a") == OutputLocation("/a", None)
-    assert parse_out("s3://b/c") == OutputLocation(None, "s3://b/c")
-    assert parse_out("dbfs:/Volumes/x") == OutputLocation(None, "dbfs:/Volumes/x")
-    assert parse_out(("/a", "gs://b")) == OutputLocation("/a", "gs://b")
+    assert parse_out("s3://b/c") == OutputLocation(None, parse_remote("s3://b/c"))
+    assert parse_out("dbfs:/Volumes/x") == OutputLocation(None, parse_remote("dbfs:/Volumes/x"))
+    assert parse_out(("/a", "gs://b")) == OutputLocation("/a", parse_remote("gs://b"))
     assert parse_out(("/a", "/a/../a")) == OutputLocation("/a", None)
-    wrongs: list[Any] = ["", 5, ("/a",), ("s3://a", "/b"), ("/a", ""), None]
+    wrongs: list[Any] = ["", 5, ("/a",), ("s3://a", "/b"), ("/a", ""), None, "nonsense://b/c"]
     for wrong in wrongs:
-        with pytest.raises(OptionError, match="out"):
+        with pytest.raises(OptionError, match="out|Invalid Cloud provider prefix"):
             parse_out(wrong)
 
 
@@ -291,7 +292,7 @@ def test_a_record_that_passes_32_bit_offsets_is_refused_before_it_is_added() -> 
 def test_a_folder_as_remote_is_made_and_its_errors_come_through(tmp_path: Any) -> None:
     """Missing folders are made; a remote that is a file is an error when the writer is made."""
     remote = os.path.join(tmp_path, "a", "b")
-    uploader = open_uploader(remote, retry=2)
+    uploader = open_uploader(Folder(remote), retry=2)
     uploader.check()
     source = os.path.join(tmp_path, "file")
     with open(source, "wb") as file:

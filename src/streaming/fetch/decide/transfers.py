@@ -157,7 +157,7 @@ class _Failure:
 
 
 @dataclass(slots=True)
-class _FileEntry(Generic[T]):
+class _TrackedFile(Generic[T]):
     """A file that is remembered."""
 
     state: FileState
@@ -218,7 +218,7 @@ class TransferLedger(Generic[T]):
 
     def __init__(self, limits: FetchLimits, now_s: float) -> None:
         self._limits = limits
-        self._files: dict[Hashable, _FileEntry[T]] = {}
+        self._files: dict[Hashable, _TrackedFile[T]] = {}
         self._lists: dict[str, dict[str, _AnnouncedList]] = {}  # job → reader → list
         self._queue: list[tuple[int, int, int, Hashable]] = []  # place, age, number of the list, file
         self._n_asked = 0  # upper bound of the entries in the queue that still mean something
@@ -461,11 +461,11 @@ class TransferLedger(Generic[T]):
         self._n_numbered += 1
         return self._n_numbered
 
-    def _entry(self, key: Hashable, state: FileState) -> _FileEntry[T]:
+    def _entry(self, key: Hashable, state: FileState) -> _TrackedFile[T]:
         """The file, remembered in this state if it is new."""
         entry = self._files.get(key)
         if entry is None:
-            entry = self._files[key] = _FileEntry(state)
+            entry = self._files[key] = _TrackedFile(state)
         return entry
 
     def _list(self, number: int, place: int, wanted: T, is_present: bool, now_s: float) -> None:
@@ -497,14 +497,14 @@ class TransferLedger(Generic[T]):
             self._n_asked = len(self._queue)
         heapq.heappush(self._queue, (place, self._next_number(), number, key))
 
-    def _stopped(self, entry: _FileEntry[T]) -> T:
+    def _stopped(self, entry: _TrackedFile[T]) -> T:
         """Whom the transfer was for that has ended."""
         self._n_moving -= 1
         moved_for, entry.moving_for = entry.moving_for, None
         assert moved_for is not None
         return moved_for
 
-    def _queue_again(self, key: Hashable, entry: _FileEntry[T]) -> None:
+    def _queue_again(self, key: Hashable, entry: _TrackedFile[T]) -> None:
         """Give the file its turn again for every subscriber whose account has not failed."""
         is_waited_for = entry.first_waiting() is not None
         listed = [(number, place) for number, (place, of) in entry.listed.items() if of.account not in entry.failures]
@@ -538,6 +538,6 @@ class TransferLedger(Generic[T]):
             self._changed[key] = None
             self._forget_if_idle(key, entry)
 
-    def _forget_if_idle(self, key: Hashable, entry: _FileEntry[T]) -> None:
+    def _forget_if_idle(self, key: Hashable, entry: _TrackedFile[T]) -> None:
         if entry.is_idle:
             self._files.pop(key, None)

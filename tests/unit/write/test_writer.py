@@ -105,7 +105,7 @@ def test_out_is_a_folder_a_url_or_a_pair() -> None:
     assert parse_out(("/a", "/a/../a")) == OutputLocation("/a", None)
     wrongs: list[Any] = ["", 5, ("/a",), ("s3://a", "/b"), ("/a", ""), None, "nonsense://b/c"]
     for wrong in wrongs:
-        with pytest.raises(OptionError, match="out|Invalid Cloud provider prefix"):
+        with pytest.raises(OptionError, match=r"out|Invalid Cloud provider prefix"):
             parse_out(wrong)
 
 

@@ -62,7 +62,7 @@ def node_positions(
     int64 (batch,) -> int64 (batch, slot), by canonical node, then position.
     """
     low, high = node_share(n_slots, topology, node)
-    # Then one batch shows all; so it is if C = 1, or if C divides G.
+    # Batches that begin at equal residues are cut alike, so one shows all: if C = 1, or if C divides G.
     alike = not np.any((starts - starts[0]) % grid.n_canonical_nodes)
     piece = _piece(grid, starts[:1] if alike else starts, n_slots, low, high)
     positions: NDArray[np.int64] = piece + (starts - starts[0]).reshape(-1, 1) if alike else piece

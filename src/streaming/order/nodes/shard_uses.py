@@ -21,7 +21,7 @@ Each such row is a request of its own; more requests would cost more than the sh
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ReadsFrom:
-    """Canonical nodes of each sub-order that are read, and the position from which on they are."""
+    """What a node reads: canonical nodes of each sub-order, from `position` of the epoch on."""
 
     canonical_nodes: CanonicalNodeSets
     position: int

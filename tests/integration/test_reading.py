@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
-from streaming.errors import CacheWriteError, NoRoomError, ObjectMissingError, OptionError
+from streaming.errors import CacheWriteError, ClosedError, NoRoomError, ObjectMissingError, OptionError
 from support.fetcher_world import Fault, FaultyStore, client_of, content, wait_until
 from support.fetching import fetch_all
 from support.numbered import checked_id, checked_ids, write_numbered
@@ -278,6 +278,43 @@ def test_a_shard_that_is_not_in_the_store_is_named(remote: str, store: FaultySto
             dataset[first]
         with pytest.raises(ObjectMissingError, match=r"shard\.00007\.mds"):
             list(dataset)
+
+
+# --- closed
+
+
+def test_a_closed_dataset_asks_the_fetcher_for_nothing(remote: str, store: FaultyStore, tmp_path: Path) -> None:
+    """By number, in an epoch under way, in a new one: an error, and no message that would keep a fetcher alive."""
+    store.rule = lambda key, is_range: Fault(silent=True) if key.endswith("mds") and not is_range else None
+    dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH)
+    loader = StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=checked_ids)
+    by_number_only = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), batch_size=BATCH)
+    samples = iter(dataset)
+    checked_id(next(samples))
+    dataset.close()
+    by_number_only.close()
+    n_sent = dataset._store.client.n_sent, by_number_only._store.client.n_sent
+    for use in (
+        lambda: list(samples),
+        lambda: list(loader),
+        lambda: dataset[N - 1],
+        lambda: by_number_only[[1, 600]],
+        lambda: by_number_only[N - 1],
+    ):
+        with pytest.raises(ClosedError):
+            use()
+    assert (dataset._store.client.n_sent, by_number_only._store.client.n_sent) == n_sent
+
+
+def test_an_epoch_that_was_read_ends_also_after_close(data: Path) -> None:
+    """A training loop that closes its dataset after the last sample ends as any other."""
+    dataset = StreamingDataset(local=str(data), batch_size=BATCH)
+    found = []
+    for sample in dataset:
+        found.append(checked_id(sample))
+        if len(found) == N:
+            dataset.close()
+    assert found == list(range(N))
 
 
 # --- what explain() predicts

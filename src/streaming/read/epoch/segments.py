@@ -49,7 +49,7 @@ def segments(
     """All samples of `reader`, with at least `then` of them planned and announced beyond the present segment.
 
     The first batch comes before anything is announced, so that it can be asked for first. While shards are missing a
-    segment is one batch, else as much as is planned at a time.
+    segment is one batch, else as much as is planned at a time. Raises ClosedError.
     """
     present = _PlannedBatches(reader, catalog, planning.first)
     unread = present.shards
@@ -59,6 +59,9 @@ def segments(
     while True:
         upcoming = _PlannedBatches(reader, catalog, planning.then)
         in_use = _by_first_use(np.concatenate([unread, present.shards, upcoming.shards]))
+        if pool.is_closed and not len(present):
+            return  # all is read, and nothing is announced for the next epoch
+        pool.check_open()
         pool.keep_only(in_use, at_once=planning.is_limited)
         is_complete = ahead is None or ahead.advance(in_use, present.position, reader.position, pool.open_shards)
         if not len(present):

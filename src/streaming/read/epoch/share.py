@@ -1,4 +1,32 @@
-"""One worker's share of an epoch, read in order: planned in segments, announced, fetched, yielded."""
+"""One worker's share of an epoch, read in order: planned in segments, announced, fetched, yielded.
+
+What a reader does when something fails; anything else is a bug:
+
+1. It yields the planned samples in their order, or raises; it leaves none out and makes none up. After an error the
+   iteration has ended, and the next `iter()` is the next epoch. An error may come up to two segments before the sample
+   that it concerns, since samples are asked for ahead.
+2. *The fetcher dies.* Shards that are open and samples that have come are read on. A wait starts another fetcher, tells
+   it the lists of its readers and repeats the request; only the fifth death within one request is an error, FetchError
+   with the end of the log.
+3. *The store fails.* A shard that cannot be had raises what the store answered when its attempts were used up. Samples
+   that would only have come earlier by range (`AHEAD`) raise no error of the store: their shard is waited for instead.
+   Samples that have no shard to wait for (`FEW`, `NO_ROOM`) raise it.
+4. *A shard vanishes* from the cache. A reader that has it open reads on; another has it fetched again. If it vanishes
+   again and again, that is a FetchError, ShardDamagedError or DeadlineError, after about 120 s at the latest.
+5. *A shard is damaged.* A fetched file of the wrong size counts as missing; one with a wrong offset table is fetched
+   again, once. Then, and for a source at once, it is a ShardDamagedError. A record that came by range and does not
+   decode is read from the whole shard. A record of an open shard that does not decode raises, naming shard and sample;
+   the file stays.
+6. *The cache has no room, or cannot be written.* Samples that can be read by parts come by range, with one warning for
+   each folder and reason. For other shards a reader closes what it holds under a limit and waits for room: NoRoomError
+   after 120 s. Where the cache cannot be written they raise CacheWriteError at once.
+7. *Nothing moves.* Every wait has a deadline, which counts from the last progress: DeadlineError says what was waited
+   for.
+8. *The dataset is closed.* A wait under way raises FetchError; later the first sample that is not at hand raises
+   ClosedError, and nothing is sent. Workers of other processes read on.
+9. *The reader is dropped* in mid-epoch. What it began is not taken back: its list stays with the fetcher until the
+   reader's next list or the end of the job, and its shards stay open until others need the room.
+"""
 
 from __future__ import annotations
 

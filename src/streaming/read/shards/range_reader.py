@@ -80,8 +80,9 @@ class RangeReader:
         """Begin to fetch these samples.
 
         All shards must be `by_parts`, and the rows of each be distinct. `after`: shards whose offset tables come with
-        reads that will be hastened before this one.
+        reads that will be hastened before this one. Raises ClosedError.
         """
+        self.pool.check_open()
         return RangeRead(self, rows, ask, after)
 
     def read(self, rows: Rows, ask: RangeAsk) -> PartialShards:
@@ -119,6 +120,7 @@ class RangeRead:
 
         With `is_patient=False` nothing is waited for: if the offsets have not come, nothing is done.
         """
+        self._reader.pool.check_open()
         if self._is_hastened or not (is_patient or self._knows_offsets()):
             return
         self._is_hastened = True

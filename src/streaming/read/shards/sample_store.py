@@ -209,8 +209,9 @@ class SampleStore:
     def hold_fetcher(self) -> None:
         """Keep the fetcher alive until `close`, so that it reads ahead while workers are replaced between epochs.
 
-        Nothing if all is on disk.
+        Nothing if all is on disk. Raises ClosedError.
         """
+        self.pool.check_open()
         if not self.is_complete():
             self.client.hold()
 
@@ -256,8 +257,9 @@ class SampleStore:
     # --- life
 
     def close(self) -> None:
-        """Give back every file, map and connection."""
+        """Give back every file, map and connection. Reading raises ClosedError from now on."""
         self.pool.close()
+        self._has_start = False
         for files in self._side_files:
             files.close()
         self.client.close()

@@ -32,14 +32,14 @@ from streaming.order import (
 )
 from streaming.read.epoch.schedule import Schedule
 from streaming.read.epoch.share import Share, first_shards, read_share, shown_at_start, transfer_bytes
-from streaming.read.shards.first_batch import StoreSpeed, first_batch
+from streaming.read.shards.first_batch import StoreSpeed
 from streaming.read.shards.sample_store import SampleStore
 from streaming.read.shards.side_files import SideFiles
 from streaming.read.shared.epoch_ring import EpochRing, Loader, StartedEpoch
 from streaming.read.streams.cache_limit import CacheRoom
 from streaming.read.telemetry.bottleneck import WaitRules
 from streaming.read.telemetry.loader_watch import LoaderWatch
-from streaming.read.telemetry.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
+from streaming.read.telemetry.stats import Stats
 from streaming.sizes import Sizes
 from streaming.stream import Stream, StreamDefaults, resolve
 from streaming.units import parse_count
@@ -232,13 +232,11 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         return self._store.sample(checked(int(sample_id), self.size))
 
     def _together(self, members: Members) -> Iterator[tuple[slice, AbstractContextManager[None]]]:
-        store = self._store
-        numbers = numbers_of(members, self.size) if store.files.any_by_parts else None
-        if numbers is None:  # nothing to be had in parts, or not yet the innermost list
+        numbers = numbers_of(members, self.size) if self._store.any_by_parts else None
+        if numbers is None:  # no shard can be read by parts, or this is not yet the innermost list
             yield from super()._together(members)
         else:
-            for part in store.together(numbers):
-                yield part, store.at_hand(numbers[part])
+            yield from self._store.together(numbers)
 
     def side_files(
         self, remote: str | None = None, local: str | None = None, *, storage_options: Mapping[str, Any] | None = None
@@ -258,7 +256,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         """The next epoch's samples for this rank and worker. The epoch is settled now, not at the first sample."""
         loader = self._loader()
         started = self._ring.join(loader, n_epoch_samples=self.epoch_size)
-        self._store.counters.begin(started.number, started.epoch)
+        self._store.begin_epoch(started)
         if loader.n_workers > 1 and loader.worker == 0 and not (started.batch_size or self.batch_size):
             _log.warning(
                 "StreamingDataset has no batch_size, so the batches of a plain DataLoader depend on the number of its "
@@ -306,7 +304,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     def _room(self, batch_size: int) -> CacheRoom | None:
         """What the cache's limit means here; None if there is none, or nothing is cached."""
         limit_bytes, topology = self._store.limit_bytes, self._topology()
-        if limit_bytes is None or self._store.files.all_sources:
+        if limit_bytes is None:
             return None
         room = self._rooms.get((topology, batch_size))
         if room is None:
@@ -324,7 +322,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
 
     def _look_ahead(self) -> None:
         """What can be done before anybody iterates, if the world can be told: the first shards are on their way."""
-        if self._store.files.all_sources:
+        if self._store.is_in_place:
             return
         try:
             world = World.detect(is_told=False) if self._world is None else self._world
@@ -360,23 +358,16 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         per shard, cache needed, the wait for the first batch, and a score of the shuffle: see docs/order.md. The store
         is taken to answer after `latency_s` and to give this node `bytes_per_s` over all connections.
         """
-        topology, batch_size, store = self._topology(), self.batch_size or 1, self._store
+        topology, batch_size = self._topology(), self.batch_size or 1
         plan = self._schedule.plan(0, topology, batch_size)
         node = topology.node_of(self._detect_world().rank)
-        first = first_batch(
-            plan,
-            node,
-            store.files,
-            StoreSpeed(latency_s, bytes_per_s),
-            ranges_at_once=store.client.rules.at_once,
-            shards_at_once=store.client.n_transfers,
-        )
+        first = self._store.first_batch(plan, node, StoreSpeed(latency_s, bytes_per_s))
         return explain(
             plan.order,
             topology,
             batch_size,
-            shard_bytes=transfer_bytes(store, plan),
-            disk_bytes=store.disk_bytes(all_are_cached=True),
+            shard_bytes=transfer_bytes(self._store, plan),
+            disk_bytes=self._store.disk_bytes(all_are_cached=True),
             first_batch_bytes=first.n_bytes,
             first_batch_s=first.seconds,
             remainder=self._schedule.remainder,
@@ -387,18 +378,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
 
         Starts no fetcher, and asks none where everything is read in location.
         """
-        counters, store = self._store.counters, self._store
-        epoch, of_epoch = counters.epoch_reading()
-        since_start = counters.reading()
-        numbers = None if store.files.all_sources else store.client.status_if_any()
-        return Stats(
-            rank=self._detect_world().rank,
-            epoch=epoch,
-            since_start=ReadingStats.of(since_start),
-            of_epoch=ReadingStats.of(of_epoch),
-            fetcher=None if numbers is None else FetcherStats.of(numbers),
-            streams=tuple(stream_stats(store.locations, since_start, numbers)),
-        )
+        return self._store.stats(self._detect_world().rank)
 
     def __repr__(self) -> str:
         shuffled = f"shuffled by {self.shuffle_algo}" if self.shuffle else "in stored order"
@@ -434,12 +414,11 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
 
     def begin_epoch(self, key: int, n_workers: int, batch_size: int | None) -> StartedEpoch:
         """Begin the next epoch for the loader iteration of this key; its workers join it when they start."""
-        if not self._store.is_complete():
-            self._store.client.hold()  # the fetcher goes on reading ahead while workers are replaced
+        self._store.hold_fetcher()
         self._tell_once(self.batch_size or batch_size or 1)
         loader = Loader(key, 0, max(1, n_workers))
         started = self._ring.begin(loader, n_epoch_samples=self.epoch_size, batch_size=self.batch_size or batch_size)
-        self._store.counters.begin(started.number, started.epoch)
+        self._store.begin_epoch(started)
         return started
 
     @contextmanager
@@ -456,14 +435,11 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         world = self._detect_world()
         n_all = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         n_cores = max(1, n_all // world.ranks_per_node)
-        return LoaderWatch(
-            self._store.counters, self._store.client, rules, rank=world.rank, n_workers=n_workers, n_cores=n_cores
-        )
+        return self._store.loader_watch(rules, rank=world.rank, n_workers=n_workers, n_cores=n_cores)
 
     def epoch_line(self, started: StartedEpoch) -> str:
         """What an epoch was like, in one line."""
-        _, reading = self._store.counters.epoch_reading(started.number)
-        return epoch_line(self._detect_world().rank, started.epoch, ReadingStats.of(reading))
+        return self._store.epoch_line(self._detect_world().rank, started)
 
     def rank_samples(self, start: int) -> int:
         """Samples that this rank gets in an epoch that begins at `start`."""

@@ -1,4 +1,4 @@
-"""A shuffle window that is not here yet: samples come by range while shards come faster than training takes them."""
+"""A shuffle window that is not on disk yet: samples come by range if the store is faster than training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ N = 4000
 BATCH = 8
 N_BATCHES = 60
 BUDGET = 4 * BATCH + N_BATCHES * BATCH // 100
-"""Samples that come by range whoever is faster."""
+"""Samples that come by range whichever of the two is faster."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def checked(samples: list[dict[str, Any]]) -> int:
 def test_training_that_is_slower_than_the_store_does_not_wait_for_shards(
     remote: str, tmp_path: Path, is_slow: bool
 ) -> None:
-    """It takes 1.6 MB/s of 13, in steps of 50 ms; one that takes all it can get is kept to the budget."""
+    """It consumes 1.6 of 13 MB/s, in steps of 50 ms. Training that takes all it can get is kept to the budget."""
     dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH)
     loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2, collate_fn=checked)
     for number, n_samples in enumerate(loader):
@@ -57,4 +57,4 @@ def test_training_that_is_slower_than_the_store_does_not_wait_for_shards(
     if is_slow:
         assert by_range > 2 * BUDGET
     else:
-        assert by_range <= BUDGET + 4 * BATCH  # what workers have read beyond what was handed out
+        assert by_range <= BUDGET + 4 * BATCH  # workers have read some batches that were not handed out

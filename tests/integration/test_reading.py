@@ -1,4 +1,4 @@
-"""Epochs over a store that is slow, a cache that is cold, small, full or closed: the same samples in the same order."""
+"""Epochs over a slow store and a cache that is cold, small, full or read-only: the same samples in the same order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
-from streaming.errors import CacheWriteError, NoRoomError, ObjectMissingError, OptionError
+from streaming.errors import CacheWriteError, ClosedError, NoRoomError, ObjectMissingError, OptionError
 from support.fetcher_world import Fault, FaultyStore, client_of, content, wait_until
 from support.fetching import fetch_all
 from support.numbered import checked_id, checked_ids, write_numbered
@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def remote(store: FaultyStore, data: Path) -> str:
-    """The same in the misbehaving store."""
+    """The same data set in the misbehaving store."""
     return put(store, data, "d")
 
 
@@ -50,7 +50,7 @@ def whole_gets(store: FaultyStore) -> Counter[str]:
 
 
 def the_order(data: Path, **options: Any) -> list[int]:
-    """What reading in place gives."""
+    """The numbers of an epoch that is read in place."""
     with StreamingDataset(local=str(data), shuffle=True, batch_size=BATCH, **options) as dataset:
         return list(map(checked_id, dataset))
 
@@ -88,7 +88,7 @@ def test_a_cold_epoch_is_the_warm_one_and_each_shard_comes_once(
 
 
 def test_the_first_batches_do_not_wait_for_shards(store: FaultyStore, tmp_path: Path) -> None:
-    """Shards take for ever here, records do not: four batches arrive before any shard has."""
+    """Shards never come here, records do: four batches arrive before any shard."""
     write_numbered(str(tmp_path / "source"), 3000, size_limit=1 << 17)
     remote = put(store, tmp_path / "source", "d")
     store.rule = lambda key, is_range: Fault(silent=True) if key.endswith("mds") and not is_range else None
@@ -102,7 +102,7 @@ def test_the_first_batches_do_not_wait_for_shards(store: FaultyStore, tmp_path: 
 def test_a_subclass_that_makes_its_samples_reads_the_same_way(
     remote: str, store: FaultyStore, data: Path, tmp_path: Path
 ) -> None:
-    """What its code will ask for is at hand before it is called, so it costs no requests of its own."""
+    """The samples that its code asks for are fetched before it is called, so they cost no requests of their own."""
     store.delay_s = 0.02
     dataset = Doubled(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH)
     made = list(dataset)
@@ -116,7 +116,7 @@ def test_a_subclass_that_makes_its_samples_reads_the_same_way(
 def test_ranges_that_fail_are_no_errors_while_the_shard_can_come(
     remote: str, store: FaultyStore, data: Path, tmp_path: Path
 ) -> None:
-    """What would only have come earlier comes later."""
+    """The samples would only have come earlier; they come with their shard."""
     store.rule = lambda key, is_range: Fault(status=403) if is_range else None
     dataset = StreamingDataset(
         remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH, download_retry=1
@@ -146,7 +146,7 @@ def test_a_resumed_epoch_begins_by_range_and_goes_on_exactly(
 def test_the_first_shards_come_while_the_program_gets_ready(
     store: FaultyStore, tmp_path: Path, data: Path, remote: str
 ) -> None:
-    """At most 16, those that are needed first; from where a state stands once one is loaded."""
+    """At most 16, those needed first; once a state is loaded, those needed first from there on."""
     dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), batch_size=BATCH)
     wait_until("sixteen shards have come", lambda: len(list((tmp_path / "cache").glob("*.mds"))) == 16)
     assert set(whole_gets(store)) == {f"d/shard.{number:05}.mds" for number in range(16)}
@@ -157,11 +157,11 @@ def test_the_first_shards_come_while_the_program_gets_ready(
     dataset.close()
 
 
-def test_nothing_is_said_before_reading_when_the_first_shards_are_there(remote: str, tmp_path: Path) -> None:
+def test_nothing_is_sent_before_reading_when_the_first_shards_are_on_disk(remote: str, tmp_path: Path) -> None:
     """A second dataset over a warm cache sends no message and starts nothing."""
     cache = str(tmp_path / "cache")
     with StreamingDataset(remote=remote, local=cache) as dataset:
-        fetch_all(dataset._store.client, [dataset._store.files.need(shard) for shard in range(dataset.num_shards)])
+        fetch_all(dataset._store.client, [dataset._store.files.request(shard) for shard in range(dataset.num_shards)])
     with StreamingDataset(remote=remote, local=cache, shuffle=True, batch_size=BATCH) as dataset:
         assert len(list(dataset)) == N
         assert dataset._store.client.n_sent == 0
@@ -188,7 +188,7 @@ def test_shards_of_which_little_is_needed_are_not_fetched(store: FaultyStore, tm
         assert [sample["id"] for sample in cold] == [sample["id"] for sample in dataset]
 
 
-# --- files that vanish, folders that are full or closed
+# --- files that vanish, folders that are full or read-only
 
 
 def test_a_shard_deleted_by_hand_in_mid_epoch_is_fetched_again(
@@ -229,26 +229,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_reads_on_by_range_with_one_warning(
     remote: str, data: Path, small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The whole epoch, in order, although hardly any shard has room; the folder is named once."""
+    """The whole epoch, in order, although hardly any shard has room; the warning names the folder."""
     dataset = StreamingDataset(remote=remote, local=str(small_disk), shuffle=True, batch_size=BATCH)
     with caplog.at_level(logging.WARNING, logger="streaming"):
         assert list(map(checked_id, dataset)) == the_order(data)
-    told = [record.getMessage() for record in caplog.records if "no room" in record.getMessage()]
-    assert len(told) == 1
-    assert str(small_disk) in told[0]
+    warnings = [record.getMessage() for record in caplog.records if "no room" in record.getMessage()]
+    assert len(warnings) == 1
+    assert str(small_disk) in warnings[0]
     dataset.close()
 
 
-def test_a_cache_that_cannot_be_written_is_read_around_with_one_warning(
+def test_a_read_only_cache_is_bypassed_with_one_warning(
     remote: str, data: Path, small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What lies there is read, the rest comes by range, the index too; nothing is written."""
+    """Samples come by range, and the index without the cache; nothing is written."""
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     dataset = StreamingDataset(remote=remote, local=str(small_disk), shuffle=True, batch_size=BATCH)
     with caplog.at_level(logging.WARNING, logger="streaming"):
         assert list(map(checked_id, dataset)) == the_order(data)
-    told = [record.getMessage() for record in caplog.records if str(small_disk) in record.getMessage()]
-    assert len(told) == 1
+    warnings = [record.getMessage() for record in caplog.records if str(small_disk) in record.getMessage()]
+    assert len(warnings) == 1
     assert checked_id(dataset[N - 1]) == N - 1
     assert os.listdir(small_disk) == []
     dataset.close()
@@ -256,21 +256,17 @@ def test_a_cache_that_cannot_be_written_is_read_around_with_one_warning(
 
 @pytest.mark.parametrize(("state", "error"), [("full", NoRoomError), ("read-only", CacheWriteError)])
 def test_compressed_shards_that_cannot_be_placed_are_an_error(
-    store: FaultyStore,
-    tmp_path: Path,
-    small_disk: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    state: str,
-    error: type[Exception],
+    store: FaultyStore, tmp_path: Path, small_disk: Path, state: str, error: type[Exception]
 ) -> None:
     """They cannot be read by parts: the error says what is wrong with the folder."""
     write_numbered(str(tmp_path / "source"), 1000, size_limit=1 << 17, compression="zstd")
     remote = put(store, tmp_path / "source", "d")
-    monkeypatch.setattr("streaming.read.shards.lookup._PATIENCE_S", 0.5)
     if state == "read-only":
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with StreamingDataset(remote=remote, local=str(small_disk)) as dataset, pytest.raises(error, match=str(small_disk)):
-        list(dataset)
+    with StreamingDataset(remote=remote, local=str(small_disk)) as dataset:
+        dataset._store.files.patience_s = 0.5
+        with pytest.raises(error, match=str(small_disk)):
+            list(dataset)
 
 
 def test_a_shard_that_is_not_in_the_store_is_named(remote: str, store: FaultyStore, tmp_path: Path) -> None:
@@ -284,21 +280,58 @@ def test_a_shard_that_is_not_in_the_store_is_named(remote: str, store: FaultySto
             list(dataset)
 
 
-# --- what explain() says beforehand
+# --- closed
+
+
+def test_a_closed_dataset_asks_the_fetcher_for_nothing(remote: str, store: FaultyStore, tmp_path: Path) -> None:
+    """By number, in an epoch under way, in a new one: an error, and no message that would keep a fetcher alive."""
+    store.rule = lambda key, is_range: Fault(silent=True) if key.endswith("mds") and not is_range else None
+    dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH)
+    loader = StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=checked_ids)
+    by_number_only = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), batch_size=BATCH)
+    samples = iter(dataset)
+    checked_id(next(samples))
+    dataset.close()
+    by_number_only.close()
+    n_sent = dataset._store.client.n_sent, by_number_only._store.client.n_sent
+    for use in (
+        lambda: list(samples),
+        lambda: list(loader),
+        lambda: dataset[N - 1],
+        lambda: by_number_only[[1, 600]],
+        lambda: by_number_only[N - 1],
+    ):
+        with pytest.raises(ClosedError):
+            use()
+    assert (dataset._store.client.n_sent, by_number_only._store.client.n_sent) == n_sent
+
+
+def test_an_epoch_that_was_read_ends_also_after_close(data: Path) -> None:
+    """A training loop that closes its dataset after the last sample ends as any other."""
+    dataset = StreamingDataset(local=str(data), batch_size=BATCH)
+    found = []
+    for sample in dataset:
+        found.append(checked_id(sample))
+        if len(found) == N:
+            dataset.close()
+    assert found == list(range(N))
+
+
+# --- what explain() predicts
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_the_wait_for_the_first_batch_is_foretold(store: FaultyStore, tmp_path: Path, compression: str | None) -> None:
-    """Within a quarter, over a store that takes seconds to answer, with nothing cached but the index.
+def test_the_wait_for_the_first_batch_is_predicted(store: FaultyStore, tmp_path: Path, compression: str | None) -> None:
+    """To within a quarter, over a store that takes seconds to answer, with nothing cached but the index.
 
-    Shards come in one round of requests if they are compressed. Else they take longer here than samples alone, two
+    Compressed shards come in one round of requests. Others take longer here than samples alone, which come in two
     rounds: offsets, and records.
     """
     write_numbered(str(tmp_path / "source"), 3000, size_limit=1 << 16, compression=compression)
     remote = put(store, tmp_path / "source", "d")
     (tmp_path / "cache").mkdir()
     shutil.copy(tmp_path / "source" / "index.json", tmp_path / "cache")
-    store.delay_s = 3.0  # beside which what else is done is little
+    store.delay_s = 3.0  # so long that everything else is short beside it
     if compression is None:
         store.rule = lambda key, is_range: None if is_range else Fault(silent=True)
     bytes_per_s = 5e4 if compression is None else 1e9
@@ -313,7 +346,7 @@ def test_the_wait_for_the_first_batch_is_foretold(store: FaultyStore, tmp_path: 
         assert 0.75 * taken_s <= said <= 1.25 * taken_s
 
 
-def test_of_what_is_on_disk_the_first_batch_comes_at_once(data: Path) -> None:
+def test_the_first_batch_of_data_on_disk_comes_at_once(data: Path) -> None:
     """Nothing is waited for, and explain() says so."""
     with StreamingDataset(local=str(data), shuffle=True, batch_size=BATCH) as dataset:
         explained = dataset.explain()
@@ -323,8 +356,8 @@ def test_of_what_is_on_disk_the_first_batch_comes_at_once(data: Path) -> None:
             dataset.explain(bytes_per_s=0)
 
 
-def test_bytes_of_an_epoch_are_foretold_exactly(store: FaultyStore, tmp_path: Path) -> None:
-    """On one node, of compressed shards: what explain() says is what comes."""
+def test_the_bytes_of_an_epoch_are_predicted_exactly(store: FaultyStore, tmp_path: Path) -> None:
+    """On one node, with compressed shards: explain() says what then comes."""
     write_numbered(str(tmp_path / "source"), 400, compression="zstd")
     remote = put(store, tmp_path / "source", "d")
     with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH) as dataset:
@@ -337,8 +370,8 @@ def test_bytes_of_an_epoch_are_foretold_exactly(store: FaultyStore, tmp_path: Pa
 # --- several streams
 
 
-def test_streams_in_parts_and_whole_mix(store: FaultyStore, tmp_path: Path) -> None:
-    """One compressed, one not, one in place: cold and warm the same."""
+def test_streams_that_come_by_parts_whole_and_in_place_mix(store: FaultyStore, tmp_path: Path) -> None:
+    """One uncompressed, one compressed, one in place: the same samples cold and warm."""
     streams = []
     for number, name in enumerate("abc"):
         options = {"compression": "zstd"} if name == "b" else {}

@@ -1,4 +1,4 @@
-"""Files beside a dataset, to which its samples refer: all come, within the dataset's limit, and nothing else goes."""
+"""Files to which samples refer: all come, within the dataset's limit, and no other file is ever deleted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def checked(samples: list[dict[str, Any]]) -> list[int]:
 def test_all_come_and_the_cache_never_exceeds_its_limit(
     options: dict[str, Any], tmp_path: Path, start: str | None
 ) -> None:
-    """Ten times as much as fits, twice, with workers and without: shards and files share one limit."""
+    """Ten times as much as fits, twice, with and without workers: shards and files share one limit."""
     n_workers = 0 if start is None else 2
     with Videos(shuffle=True, **options) as dataset, Watcher(tmp_path / "cache") as watcher:
         loader = StreamingDataLoader(
@@ -77,19 +77,19 @@ def test_all_come_and_the_cache_never_exceeds_its_limit(
         )
         for _ in range(2):
             assert sorted(number for batch in loader for number in batch) == list(range(N_FILES))
-    assert LIMIT // 2 < watcher.most <= LIMIT + MIB  # a file may go and another come during one look
+    assert LIMIT // 2 < watcher.most <= LIMIT + MIB  # one file may go and another come during a scan
 
 
 def test_the_disk_itself_never_holds_more_than_the_limit(options: dict[str, Any], tmp_path: Path) -> None:
-    """Seen in one look at the file system; whole pages count there, and the sockets and locks of the fetcher."""
+    """As the file system says at one moment; it counts whole pages, and the fetcher's sockets and locks."""
     with own_disk(tmp_path / "cache", 2 * LIMIT), watched(tmp_path / "cache") as most:
         with Videos(shuffle=True, **options) as dataset:
             assert sorted(checked(list(dataset))) == list(range(N_FILES))
         assert most[0] <= LIMIT + MIB // 2
 
 
-def test_what_is_there_is_not_fetched_again(options: dict[str, Any], store_of_videos: FaultyStore) -> None:
-    """By another job either; without a limit all stays."""
+def test_a_cached_file_is_not_fetched_again(options: dict[str, Any], store_of_videos: FaultyStore) -> None:
+    """Not by another job either: without a limit all files stay."""
     del options["cache_limit"]
     for _ in range(2):
         with Videos(**options) as dataset:
@@ -97,8 +97,8 @@ def test_what_is_there_is_not_fetched_again(options: dict[str, Any], store_of_vi
     assert {store_of_videos.n_gets[f"videos/{name_of(number)}"] for number in range(N_FILES)} == {1}
 
 
-def test_copies_go_after_a_restart_and_nothing_else_does(options: dict[str, Any], tmp_path: Path) -> None:
-    """What another fetcher brought may go for what comes; not what the user put there, renamed or copied."""
+def test_after_a_restart_only_copies_are_evicted(options: dict[str, Any], tmp_path: Path) -> None:
+    """Files that another fetcher brought are evicted; files that the user put there, renamed or copied are not."""
     folder = tmp_path / "cache" / "videos"
     unlimited = {name: value for name, value in options.items() if name != "cache_limit"}
     with Videos(**unlimited) as dataset:
@@ -126,10 +126,10 @@ def _keeps_attributes(folder: Path) -> bool:
     return True
 
 
-def test_a_file_larger_than_the_limit_comes_without_the_cache(
+def test_a_file_larger_than_the_limit_bypasses_the_cache(
     options: dict[str, Any], store_of_videos: FaultyStore, tmp_path: Path
 ) -> None:
-    """Whole, and nothing of it stays."""
+    """It comes whole, and nothing of it stays."""
     whole = content("large", 12 * MIB)
     store_of_videos.objects["videos/large.mp4"] = whole
     with Videos(**options) as dataset, Watcher(tmp_path / "cache") as watcher:
@@ -138,17 +138,17 @@ def test_a_file_larger_than_the_limit_comes_without_the_cache(
     assert not list((tmp_path / "cache" / "videos").rglob("large*"))
 
 
-def test_what_is_open_is_read_to_its_end(options: dict[str, Any], tmp_path: Path) -> None:
-    """Though it has gone from the cache for others."""
+def test_an_open_file_is_read_to_its_end(options: dict[str, Any], tmp_path: Path) -> None:
+    """Even after it was evicted for others."""
     with Videos(**options) as dataset, dataset.videos.open(name_of(3)) as file:
         begin = file.read(10)
         assert checked(list(dataset)) == list(range(N_FILES))
-        wait_until("it has gone", lambda: not (tmp_path / "cache" / "videos" / name_of(3)).exists())
+        wait_until("the file was evicted", lambda: not (tmp_path / "cache" / "videos" / name_of(3)).exists())
         assert begin + file.read() == bytes_of(3)
 
 
 def test_many_threads_read_at_random(options: dict[str, Any], tmp_path: Path) -> None:
-    """Each gets what it asked for, within the limit."""
+    """Each gets the files that it asked for, within the limit."""
     rng = random.Random(0)
     numbers = [rng.randrange(N_FILES) for _ in range(200)]
     with Videos(**options) as dataset, Watcher(tmp_path / "cache") as watcher, ThreadPoolExecutor(8) as threads:
@@ -157,8 +157,8 @@ def test_many_threads_read_at_random(options: dict[str, Any], tmp_path: Path) ->
     assert watcher.most <= LIMIT + MIB
 
 
-def test_it_pickles_as_configuration(options: dict[str, Any]) -> None:
-    """Without anything open."""
+def test_side_files_pickle_as_configuration(options: dict[str, Any]) -> None:
+    """The copy opens what it needs by itself."""
     with Videos(**options) as dataset:
         dataset.videos.read(name_of(0))
         again = pickle.loads(pickle.dumps(dataset.videos))
@@ -168,15 +168,15 @@ def test_it_pickles_as_configuration(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["../d/index.json", "/etc/hostname", "", "a\0b"])
 def test_a_name_that_leads_elsewhere_is_refused(options: dict[str, Any], tmp_path: Path, name: str) -> None:
-    """Whatever a record says; in a folder that is read in place, too."""
+    """Whatever a record says, also in a folder that is read in place."""
     with Videos(**options) as dataset:
         for files in (dataset.videos, dataset.side_files(local=str(tmp_path))):
             with pytest.raises(StreamingError, match="not a name below"):
                 files.read(name)
 
 
-def test_a_file_that_is_missing_is_named(options: dict[str, Any], tmp_path: Path) -> None:
-    """In the store and in a folder."""
+def test_the_error_for_a_missing_file_names_it(options: dict[str, Any], tmp_path: Path) -> None:
+    """In a store and in a folder."""
     with Videos(**options) as dataset:
         for files in (dataset.videos, dataset.side_files(local=str(tmp_path))):
             with pytest.raises(ObjectMissingError, match=r"5/nothing\.mp4"):
@@ -195,6 +195,6 @@ def test_a_folder_is_read_in_place(options: dict[str, Any], tmp_path: Path) -> N
 
 @pytest.fixture(autouse=True)
 def _all_is_given_back(tmp_path: Path) -> Iterator[None]:
-    """Whatever happened; the fetcher goes on for a moment."""
+    """No test leaves a half-written file; the fetcher goes on for a moment."""
     yield
     wait_until("no half-written file is left", lambda: not list(tmp_path.rglob(".*.tmp")))

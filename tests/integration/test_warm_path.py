@@ -12,12 +12,12 @@ import pytest
 from streaming import StreamingDataset
 from support.numbered import write_numbered
 
-# What a decoder is made of; nothing here enters the kernel but `pread`, by which a source is read.
+# The calls of decoders. None enters the kernel but `pread`, by which a source is read.
 HARMLESS = {"decode", "from_bytes", "get", "iter", "len", "next", "pread", "sum", "tobytes", "unpack_from"}
 
 
 def _calls_per_sample(samples: Any, n_samples: int) -> Counter[str]:
-    """Which functions of C are called while so many samples are read; Python's own are followed into."""
+    """Count the C functions called while `n_samples` samples are read, also by Python functions on the way."""
     calls: Counter[str] = Counter()
 
     def note(_: Any, event: str, argument: Any) -> None:
@@ -55,7 +55,7 @@ def test_a_warm_sample_calls_nothing_but_its_decoder(tmp_path: Path, where: str,
 
 
 def test_the_warm_loop_opens_nothing(tmp_path: Path) -> None:
-    """A whole warm epoch opens no file, by the interpreter's own audit."""
+    """A whole warm epoch opens no file, according to the interpreter's audit events."""
     source = tmp_path / "source"
     write_numbered(str(source), 2000)
     dataset = StreamingDataset(remote=str(source), local=str(tmp_path / "cache"), shuffle=True)
@@ -68,7 +68,7 @@ def test_the_warm_loop_opens_nothing(tmp_path: Path) -> None:
         if is_watching and event in ("open", "socket.connect", "subprocess.Popen"):
             opened.append(details)
 
-    sys.addaudithook(hook)  # stays for the process's life, hence the switch
+    sys.addaudithook(hook)  # a hook cannot be removed, hence the switch
     try:
         assert sum(1 for _ in dataset) == 2000
     finally:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology, WorkingSet, sparsely_read, working_set
-from streaming.order.nodes.shard_uses import SPARSE_SHARE
 
 
 def _order(sizes: list[int], draws: int | None = None, **chosen: Any) -> EpochOrder:
@@ -93,7 +92,7 @@ def test_more_room_never_costs_more(in_use: float, room: float, more: float, vis
 def test_whole_passes_read_no_shard_sparsely(sizes: list[int], passes: int, nodes: int) -> None:
     """Whatever the number of nodes, every shard is needed whole."""
     if sum(sizes):
-        assert sparsely_read(_order(sizes, passes * sum(sizes)), Topology(nodes, 1)) is None
+        assert sparsely_read(_order(sizes, passes * sum(sizes)), Topology(nodes, 1), max_share=1 / 16, max_rows=500) is None
 
 
 @given(
@@ -112,21 +111,21 @@ def test_sparsely_read_shards_are_those_shards_of_which_a_node_needs_less_than_a
     order = _order(sizes, n, sampling_granularity=granularity)
     shards, _ = order.catalog.locate(order.take(0, order.n_samples))
     counts = Counter(shards.tolist())
-    expected = [0 < counts[shard] < SPARSE_SHARE * size for shard, size in enumerate(sizes)]
-    found = sparsely_read(order, Topology(1, 1))
+    expected = [0 < counts[shard] < 1 / 16 * size for shard, size in enumerate(sizes)]
+    found = sparsely_read(order, Topology(1, 1), max_share=1 / 16, max_rows=500)
     assert (found if found is not None else np.zeros(len(sizes), bool)).tolist() == expected
 
 
 def test_nodes_that_share_a_canonical_node_need_less_of_its_shards() -> None:
     """A tenth of each shard is drawn, in two canonical nodes. One of two nodes needs all of it, one of four half."""
     order = _order([1000] * 40, 4000, num_canonical_nodes=2)
-    assert sparsely_read(order, Topology(1, 1)) is None
-    assert sparsely_read(order, Topology(2, 1)) is None
-    found = sparsely_read(order, Topology(4, 1))
+    assert sparsely_read(order, Topology(1, 1), max_share=1 / 16, max_rows=500) is None
+    assert sparsely_read(order, Topology(2, 1), max_share=1 / 16, max_rows=500) is None
+    found = sparsely_read(order, Topology(4, 1), max_share=1 / 16, max_rows=500)
     assert found is not None
     assert found.all()
 
 
 def test_a_shard_of_which_many_samples_are_needed_is_not_read_sparsely() -> None:
     """One sample in a hundred is few, but a thousand requests are too many."""
-    assert sparsely_read(_order([100_000] * 4, 4000), Topology(1, 1)) is None
+    assert sparsely_read(_order([100_000] * 4, 4000), Topology(1, 1), max_share=1 / 16, max_rows=500) is None

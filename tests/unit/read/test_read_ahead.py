@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from streaming.fetch.client import FetchClient
-from streaming.fetch.wire.protocol import FileRequest
+from streaming.fetch.wire import START, FileRequest
 from streaming.formats.index import INDEX_NAME, dump_index, parse_index
-from streaming.read.epoch.read_ahead import MAX_ANNOUNCED, START, ListRules, ReadAhead
+from streaming.read.epoch.read_ahead import MAX_ANNOUNCED, ListRules, ReadAhead
 from streaming.read.shards.files import ShardFiles
 from streaming.read.streams.indexes import StreamFiles
 from streaming.read.streams.location import StreamLocation
 from streaming.read.telemetry.counters import SharedCounters
+from streaming.storage.url import parse_remote
 from support.fetching import stream_config
 
 N_SHARDS = 10_000
@@ -33,13 +34,13 @@ class Recorder(FetchClient):
         self.held: list[set[str]] = []
         self.n_dropped = 0
 
-    def announce(self, reader: str, needs: Sequence[FileRequest], held: Sequence[FileRequest] = ()) -> None:
+    def announce(self, reader: str, files: Sequence[FileRequest], held: Sequence[FileRequest] = ()) -> None:
         if reader == START:
-            assert not needs
+            assert not files
             self.n_dropped += 1
             return
-        self.lists.append([need.name for need in needs])
-        self.held.append({need.name for need in held})
+        self.lists.append([file.name for file in files])
+        self.held.append({file.name for file in held})
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +68,11 @@ def entries() -> bytes:
 def world(tmp_path: Path, entries: bytes) -> tuple[Recorder, ShardFiles, Path]:
     cache = tmp_path / "cache"
     cache.mkdir()
-    place = StreamLocation("stream 0", None, "/nowhere", str(cache), False, str(cache), 2, 60.0, None, False)
+    remote = parse_remote("/nowhere")
+    location = StreamLocation("stream 0", None, remote, str(cache), False, str(cache), 2, 60.0, None, False)
     client = Recorder(str(cache))
-    return (
-        client,
-        ShardFiles([StreamFiles(0, place, parse_index(entries, where=INDEX_NAME))], client, SharedCounters(1)),
-        cache,
-    )
+    stream = StreamFiles(0, location, parse_index(entries, where=INDEX_NAME))
+    return client, ShardFiles([stream], client, SharedCounters(1)), cache
 
 
 def _names(shards: Sequence[int]) -> list[str]:
@@ -95,7 +94,7 @@ def _stored_order(position: int, limit: int) -> tuple[list[int], list[int]]:
 def test_a_list_holds_what_is_missing_and_is_renewed_when_half_is_used(
     world: tuple[Recorder, ShardFiles, Path],
 ) -> None:
-    """At most 1,024 shards, on into the next epoch; between renewals nothing is said."""
+    """At most 1,024 shards, on into the next epoch; between renewals nothing is announced."""
     client, files, cache = world
     _place(cache, range(0, 300, 3))
     ahead = ReadAhead(client, files, "0.0", _stored_order, ListRules.unlimited(ROWS))
@@ -110,7 +109,7 @@ def test_a_list_holds_what_is_missing_and_is_renewed_when_half_is_used(
     assert announced == set(_names(missing))
 
 
-def test_nothing_is_said_when_all_is_on_disk(world: tuple[Recorder, ShardFiles, Path]) -> None:
+def test_nothing_is_announced_when_all_is_on_disk(world: tuple[Recorder, ShardFiles, Path]) -> None:
     """A warm epoch sends no message."""
     client, files, cache = world
     _place(cache, range(N_SHARDS))
@@ -120,7 +119,7 @@ def test_nothing_is_said_when_all_is_on_disk(world: tuple[Recorder, ShardFiles, 
     assert client.lists == []
 
 
-def test_what_is_planned_and_missing_is_announced_first(world: tuple[Recorder, ShardFiles, Path]) -> None:
+def test_planned_and_missing_shards_are_announced_first(world: tuple[Recorder, ShardFiles, Path]) -> None:
     """Exact plans come before estimates, and a shard that was not foreseen renews the list at once."""
     client, files, _ = world
     ahead = ReadAhead(client, files, "0.0", _stored_order, RARELY)
@@ -143,7 +142,7 @@ def test_without_a_horizon_only_the_plan_is_announced(world: tuple[Recorder, Sha
 
 
 def test_a_vanished_file_is_announced_again_once_it_is_noticed(world: tuple[Recorder, ShardFiles, Path]) -> None:
-    """What was seen on disk is not looked at again until opening it fails."""
+    """A shard that was seen on disk is not looked for again until opening it fails."""
     client, files, cache = world
     _place(cache, range(N_SHARDS))
     ahead = ReadAhead(client, files, "0.0", _stored_order, RARELY)
@@ -166,10 +165,10 @@ def _announced(client: Recorder) -> list[int]:
     return [int(name.split(".")[1]) for name in client.lists[-1]]
 
 
-def test_under_a_limit_a_list_names_what_is_there_too_and_no_more_than_fits(
+def test_under_a_limit_a_list_names_shards_on_disk_too_and_no_more_than_fits(
     world: tuple[Recorder, ShardFiles, Path],
 ) -> None:
-    """What is needed at once, what is there, and what comes next: all of it fits at the same time."""
+    """What is needed at once, what is on disk, and what comes next: all of it fits at the same time."""
     client, files, cache = world
     _place(cache, range(30))
     _place(cache, range(9_000, 9_020))  # used before, and once more at the end
@@ -185,10 +184,10 @@ def test_under_a_limit_a_list_names_what_is_there_too_and_no_more_than_fits(
     assert set(named) >= {*range(30), *range(9_000, 9_020)}
     fetched = [shard for shard in named if shard >= 30 and shard < 9_000]
     assert fetched == list(range(30, 30 + len(fetched)))
-    assert named.index(9_019) < named.index(fetched[0])  # it is not to go for what is fetched ahead
+    assert named.index(9_019) < named.index(fetched[0])  # it must not be evicted for what is fetched ahead
 
 
-def test_under_a_limit_a_list_is_renewed_while_most_of_its_room_is_still_of_use(
+def test_under_a_limit_a_list_is_renewed_while_most_of_its_room_is_still_needed(
     world: tuple[Recorder, ShardFiles, Path],
 ) -> None:
     """At the latest when an eighth of the cache has been consumed; not at every step over the same shards."""
@@ -202,8 +201,8 @@ def test_under_a_limit_a_list_is_renewed_while_most_of_its_room_is_still_of_use(
     assert client.n_dropped == 1
 
 
-def test_what_is_planned_and_open_is_held_as_far_as_half_the_cache(world: tuple[Recorder, ShardFiles, Path]) -> None:
-    """A reader must not lease what leaves others no room; one that finds none lets go of all."""
+def test_planned_and_open_shards_are_held_up_to_half_the_cache(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """A reader must not hold so much that others have no room; one that finds no room lets go of everything."""
     client, files, _ = world
     ahead = ReadAhead(client, files, "0.0", _stored_order, LIMITED)
     ahead.advance(list(range(200)), 0, 2000, opened=[300])
@@ -216,7 +215,7 @@ def test_what_is_planned_and_open_is_held_as_far_as_half_the_cache(world: tuple[
 
 
 def test_in_a_cache_that_is_too_small_nothing_is_held(world: tuple[Recorder, ShardFiles, Path]) -> None:
-    """Less than what is in use at once fits: each reader could take all of it."""
+    """Not all shards in use at once fit, so each reader could take the whole cache."""
     client, files, _ = world
     ahead = ReadAhead(client, files, "0.0", _stored_order, ListRules.limited(20, 40, ROWS))
     ahead.advance(list(range(30)), 0, 300, opened=[0, 1])
@@ -224,7 +223,7 @@ def test_in_a_cache_that_is_too_small_nothing_is_held(world: tuple[Recorder, Sha
 
 
 def test_of_the_next_epoch_only_a_beginning_is_fetched(world: tuple[Recorder, ShardFiles, Path]) -> None:
-    """Its first batches wait for nothing; what of it is there stays as far as there is room."""
+    """Its first batches wait for nothing; of its other shards those on disk stay, as far as there is room."""
     client, files, cache = world
     _place(cache, [*range(9_990, 10_000), 5, 70])
     ahead = ReadAhead(client, files, "0.0", lambda *_: (list(range(9_990, 10_000)), list(range(100))), LIMITED)
@@ -232,11 +231,11 @@ def test_of_the_next_epoch_only_a_beginning_is_fetched(world: tuple[Recorder, Sh
     assert set(_announced(client)) == {*range(9_990, 10_000), *range(LIMITED.room // 16), 5, 70}  # type: ignore[operator]
 
 
-def test_shards_that_are_hardly_read_are_not_announced(world: tuple[Recorder, ShardFiles, Path]) -> None:
-    """Their samples come alone; the others of the plan are announced as ever."""
+def test_sparse_shards_are_not_announced(world: tuple[Recorder, ShardFiles, Path]) -> None:
+    """Their samples come by range; the other planned shards are announced as ever."""
     client, files, _ = world
-    thin = np.zeros(N_SHARDS, np.bool_)
-    thin[[3, 5]] = True
-    ahead = ReadAhead(client, files, "0.0", None, RARELY, thin=thin)
+    sparse = np.zeros(N_SHARDS, np.bool_)
+    sparse[[3, 5]] = True
+    ahead = ReadAhead(client, files, "0.0", None, RARELY, sparse=sparse)
     assert not ahead.advance([3, 4, 5, 6], 0, 40)
     assert client.lists == [_names([4, 6])]

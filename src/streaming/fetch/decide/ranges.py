@@ -46,6 +46,18 @@ class RangeRules:
     longest_bytes: int = 16 << 20
     """The longest joined range."""
 
+    # What a reader may ask for together.
+    together_bytes: int = 64 << 20
+    """Bytes of records in one message. One larger record is still fetched, up to the protocol's `MAX_OBJECT_BYTES`,
+    which bounds every answer."""
+    list_samples: int = 1024
+    """Samples of a list of numbers that are read together,"""
+    list_bytes: int = 32 << 20
+    """and their bytes, of which only averages are known when the list is cut. So this is half of `together_bytes`:
+    records beyond that would come one by one."""
+    table_bytes: int = 256 << 10
+    """A shard's table of offsets up to this size is fetched whole, and kept; of a larger one the offsets asked for."""
+
     # When the whole file is the better choice.
     whole_share: float = 0.5
     """The share of a file's bytes that is asked for before it is fetched whole."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +10,6 @@ from numpy.typing import NDArray
 from streaming.order.epoch import EpochOrder
 from streaming.order.nodes.assignment import CanonicalNodeSets
 from streaming.order.nodes.topology import Topology
-
-SPARSE_SHARE: Final = 1 / 16
-SPARSE_ROWS: Final = 500
-"""A shard is read sparsely if a node needs less than this share and fewer than this number of its rows.
-
-Each such row is a request of its own; more requests would cost more than the shard."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,9 +87,12 @@ def returning_shards(order: EpochOrder, reads: list[ReadsFrom]) -> NDArray[np.in
     return np.unique(np.concatenate(found))
 
 
-def sparsely_read(order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | None:
+def sparsely_read(
+    order: EpochOrder, topology: Topology, *, max_share: float, max_rows: int
+) -> NDArray[np.bool_] | None:
     """Return which shards a node reads so sparsely that it is better off without the rest of them: bool (shard,).
 
+    A node needs less than `max_share` and fewer than `max_rows` of the rows of such a shard, each by a request.
     None if there are none. Only a partial pass over a stream leaves such shards: whole passes need all rows, if on
     several nodes. The closed form assumes that a node reads its canonical nodes alone, or that several nodes share one
     evenly.
@@ -106,7 +102,7 @@ def sparsely_read(order: EpochOrder, topology: Topology) -> NDArray[np.bool_] | 
         return None
     n_canonical_nodes = 1 if order.effective_algorithm == "naive" else order.n_canonical_nodes
     needed = drawn.rows(order.catalog) / max(1.0, topology.n_nodes / n_canonical_nodes)
-    few = (needed > 0) & (needed < SPARSE_SHARE * order.catalog.shard_sizes) & (needed < SPARSE_ROWS)
+    few = (needed > 0) & (needed < max_share * order.catalog.shard_sizes) & (needed < max_rows)
     sparse = few & (drawn.passes == 0)
     return sparse if sparse.any() else None
 

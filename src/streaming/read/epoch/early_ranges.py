@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -19,8 +19,7 @@ from streaming.errors import ClosedError, StorageError
 from streaming.fetch.decide.ranges import FileFacts, RangeRules, Verdict, decide, free_samples
 from streaming.fetch.wire import RangeAsk, Reason
 from streaming.read.epoch.segments import Segment
-from streaming.read.shards.files import ShardFiles
-from streaming.read.shards.lookup import SampleFinder
+from streaming.read.shards.lookup import SampleLookup
 from streaming.read.shards.range_reader import PartialShards, RangeRead, RangeReader
 from streaming.read.telemetry.counters import Count, SharedCounters
 
@@ -37,7 +36,7 @@ _LEAST_BATCHES: Final = 3
 
 
 class TrainingRate:
-    """How many bytes of samples training on this machine consumes in a second when it need not wait. For one thread."""
+    """The bytes of samples that training on this machine consumes a second when it need not wait. For one thread."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class TrainingRate:
         return max(0.0, self._ends_s - self._clock())
 
     def bytes_per_s(self, sample_bytes: float) -> float | None:
-        """The rate for samples of this size. None if no `StreamingDataLoader` counts, or hardly a step was taken."""
+        """The rate for samples of this size; None if no `StreamingDataLoader` counts, or it has hardly begun."""
         now_s = self._clock()
         if now_s - self._asked_s > _RATE_AGAIN_S:
             self._asked_s = now_s
@@ -82,14 +81,14 @@ class TrainingRate:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTurn:
-    """The worker of a rank that reads; all of them deliver their batches in turn."""
+    """Which of a rank's workers reads; they deliver its batches in turn."""
 
     worker: int
     n_workers: int
     batch_size: int
 
     def due_s(self, n_batches: int) -> float:
-        """Seconds until a batch is needed before which this worker reads `n_batches`: a guess, for the start."""
+        """Guess the seconds until a batch is needed before which this worker reads `n_batches`."""
         return _GUESSED_BATCH_S * (n_batches * self.n_workers + self.worker)
 
     def n_free(self, rules: RangeRules) -> int:
@@ -99,18 +98,21 @@ class WorkerTurn:
 
 @dataclass(slots=True)
 class _Coming:
-    """A segment, and the samples of it that are on their way by range."""
+    """A segment, and the samples of it that are under way by range."""
 
     segment: Segment
-    first: int  # number of its first sample among those of the reader
-    reads: dict[Reason, RangeRead]
-    n_late: int  # samples that count against the budget for late shards, if they are granted within it
-    is_open: bool  # whether to ask again when it is read
+    first: int
+    """The number of its first sample among those of the reader."""
+    reads: dict[Reason, RangeRead] = field(default_factory=dict)
+    n_late: int = 0
+    """Samples that count against the budget for late shards, if they are granted within it."""
+    is_open: bool = False
+    """Whether to ask again when the segment is read."""
 
     def hasten(self, *, is_patient: bool = True) -> None:
-        """Have the records come, once it is known where they lie."""
+        """Begin to fetch the records, once it is known where they lie."""
         for reason, read in self.reads.items():
-            with _unless_late(reason):
+            with _suppress_if_ahead(reason):
                 read.hasten(is_patient=is_patient)
 
 
@@ -124,20 +126,19 @@ class EarlyRanges:
     def __init__(
         self,
         ranges: RangeReader,
-        files: ShardFiles,
-        finder: SampleFinder,
+        lookup: SampleLookup,
         sparse: NDArray[np.bool_] | None,
         turn: WorkerTurn,
         rate: TrainingRate,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`sparse`: shards that are not worth fetching, bool (shard,); None if there are none."""
-        self._ranges, self._files, self._finder = ranges, files, finder
+        self._ranges, self._lookup = ranges, lookup
+        self._sparse = sparse
         self._turn = turn
         self._rate = rate
-        self._sparse = sparse
         self._clock = clock
-        self._rules = ranges.client.rules
+        self._rules = ranges.rules
         self._n_begun = 0  # samples of the segments that were begun
         self._n_late = 0  # samples that came, or are asked for, within the budget for late shards
         self._pace_s = 0.0  # from one sample to the next, lately
@@ -147,14 +148,14 @@ class EarlyRanges:
         coming: deque[_Coming] = deque()
         self._begin(segments, coming, 1)
         for first in coming:
-            first.hasten()  # before the shards are announced, which comes with the next segment
+            first.hasten()  # before any shard is announced, which happens when the next segment is planned
         self._begin(segments, coming, 1 + _N_AHEAD)
         is_first = True
         while coming:
             present = coming.popleft()
             partials = self._arrived(present)
             if coming:
-                coming[0].hasten(is_patient=not is_first)  # the first batch of all is not to wait for the second
+                coming[0].hasten(is_patient=not is_first)  # the very first batch must not wait for the second
             is_first = False
             begun_s = self._clock()
             yield present.segment, partials
@@ -162,7 +163,7 @@ class EarlyRanges:
             self._begin(segments, coming, _N_AHEAD)
 
     def _begin(self, segments: Iterator[Segment], coming: deque[_Coming], n: int) -> None:
-        """Have `n` segments be on their way."""
+        """Begin segments until `n` are under way, or none is left."""
         while len(coming) < n and (segment := next(segments, None)) is not None:
             n_samples = sum(len(each.segment) for each in coming)
             due_s = self._pace_s * n_samples if self._pace_s else self._turn.due_s(len(coming))
@@ -170,14 +171,15 @@ class EarlyRanges:
             coming.append(self._begun(segment, due_s, tables))
 
     def _begun(self, segment: Segment, due_s: float, tables: set[int]) -> _Coming:
-        coming = _Coming(segment, self._n_begun, {}, 0, is_open=False)
+        """Ask for the missing samples of a segment. `tables`: shards whose offset tables come with earlier segments."""
+        coming = _Coming(segment, self._n_begun)
         self._n_begun += len(segment)
         for reason, rows in self._missing(segment).items():
             ask = self._ask(coming, reason, rows, due_s)
             if self._is_hopeless(ask):
                 coming.is_open = True
-                continue  # some of it would have to be waited for anyway
-            with _unless_late(reason):
+                continue  # some of its shards would have to be waited for anyway
+            with _suppress_if_ahead(reason):
                 asked = {shard: list(of) for shard, of in rows.items()}
                 coming.reads[reason] = self._ranges.begin(asked, ask, after=tables)
             if reason is Reason.AHEAD and coming.first >= ask.n_free:
@@ -186,11 +188,11 @@ class EarlyRanges:
         return coming
 
     def _arrived(self, coming: _Coming) -> PartialShards:
-        """The samples of a segment that have come."""
+        """Wait for the samples of a segment, and return those that were granted."""
         partials: PartialShards = {}
         n_came_late = 0
         for reason, read in coming.reads.items():
-            with _unless_late(reason):
+            with _suppress_if_ahead(reason):
                 came = read.arrive()
                 if reason is Reason.AHEAD:
                     n_came_late = sum(map(len, came.values())) if read.is_late else 0
@@ -203,9 +205,9 @@ class EarlyRanges:
         return partials
 
     def _bridge(self, coming: _Coming, partials: PartialShards) -> None:
-        """The segment is to be read now. Ask for the rest of it until it is known whether the store outruns training.
+        """Ask for the rest of a segment that is to be read now, until it is known whether the store outruns training.
 
-        That is a moment after the first batches, of which each worker has one or two.
+        It is known a moment after the first batches, of which each worker has one or two.
         """
         end_s = self._clock() + self._rate.expected_within_s
         while True:
@@ -216,7 +218,7 @@ class EarlyRanges:
             ask = self._ask(coming, Reason.AHEAD, missing, 0.0)
             came: PartialShards = {}
             if not self._is_hopeless(ask):
-                with _unless_late(Reason.AHEAD):
+                with _suppress_if_ahead(Reason.AHEAD):
                     came = self._ranges.begin(rows, ask).arrive()
             partials |= came
             if self._clock() >= end_s:
@@ -225,11 +227,11 @@ class EarlyRanges:
                 time.sleep(_ASK_AGAIN_S)
 
     def _ask(self, coming: _Coming, reason: Reason, rows: dict[int, dict[int, None]], due_s: float) -> RangeAsk:
-        """What the fetcher is told of these samples."""
+        """Describe these samples to the fetcher."""
         if reason is not Reason.AHEAD:
             return RangeAsk(reason, due_s)
         segment = coming.segment
-        mean_bytes = float(self._files.mean_record_bytes(segment.shards).mean())
+        mean_bytes = float(self._ranges.files.mean_record_bytes(segment.shards).mean())
         return RangeAsk(
             reason,
             due_s,
@@ -250,22 +252,22 @@ class EarlyRanges:
         missing: dict[Reason, dict[int, dict[int, None]]] = {}
         if segment.is_complete:
             return missing
-        why = {shard: self._why(shard) for shard in np.unique(segment.shards).tolist()}
+        reasons = {shard: self._reason(shard) for shard in np.unique(segment.shards).tolist()}
         for shard, row in zip(segment.shards.tolist(), segment.rows.tolist()):
-            reason = why[shard]
+            reason = reasons[shard]
             if reason is not None:
                 missing.setdefault(reason, {}).setdefault(shard, {})[row] = None
         return missing
 
-    def _why(self, shard: int) -> Reason | None:
-        files = self._files
-        if not files.by_parts[shard] or self._finder.is_open(shard) or files.is_present(shard):
+    def _reason(self, shard: int) -> Reason | None:
+        """Why samples of the shard should come by range; None if they need not, or cannot."""
+        if not self._lookup.is_absent(shard):
             return None
         if self._sparse is not None and self._sparse[shard]:
             return Reason.FEW
-        return Reason.NO_ROOM if shard in self._finder.without_room else Reason.AHEAD
+        return Reason.NO_ROOM if shard in self._lookup.without_room else Reason.AHEAD
 
 
-def _unless_late(reason: Reason) -> AbstractContextManager[None]:
-    """Suppress errors of samples that would only have come earlier: the reader waits for the shard, or hears then."""
+def _suppress_if_ahead(reason: Reason) -> AbstractContextManager[None]:
+    """Suppress the store's errors for samples that would only have come earlier: waiting for the shard shows them."""
     return suppress(StorageError) if reason is Reason.AHEAD else nullcontext()

@@ -1,4 +1,4 @@
-"""Telling the fetcher which shards a reader will need, in order of first use."""
+"""Announces to the fetcher the shards that a reader will need, in order of first use."""
 
 from __future__ import annotations
 
@@ -16,40 +16,48 @@ from streaming.read.shards.files import ShardFiles
 from streaming.read.telemetry.counters import Count
 
 MAX_ANNOUNCED: Final = 1024
-_MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED  # shards in use and shards on disk are passed over
-_MAX_LOOKS: Final = 64  # at the disk, to tell how far read-ahead is: they come in about the order of the list
-_PARTS_OF_CACHE: Final = 8  # a list is renewed when so small a part of what fits into the cache has been consumed
-_PARTS_OF_SPARE: Final = 4  # or of what fits beyond what is needed
-_PART_AT_ONCE: Final = 4  # of what fits, that is asked for whatever else lies there, if not all in use fits
-_PART_OF_NEXT: Final = 16  # of what fits, that may be fetched for the next epoch
+_MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED
+"""Shards looked for in the order; those in use and those on disk are passed over."""
+_MAX_LOOKS: Final = 64
+"""Shards looked for on disk to count how far read-ahead is: they come in about the order of the list."""
+
+# Under a limit, as parts of the shards that fit into the cache.
+_PARTS_OF_CACHE: Final = 8
+"""A list is renewed when one of so many parts of what fits has been consumed,"""
+_PARTS_OF_SPARE: Final = 4
+"""or one of so many parts of what fits beyond what is needed."""
+_PART_AT_ONCE: Final = 4
+"""One of so many parts is asked for whatever else is on disk, if not all shards in use fit."""
+_PART_OF_NEXT: Final = 16
+"""One of so many parts may be fetched for the next epoch."""
 
 Horizon = Callable[[int, int], tuple[list[int], list[int]]]
-"""Shards in order of first use, at most so many: (position, limit) -> of this epoch from there on, of the next one."""
+"""(position, limit) -> shards of this epoch from the position on, and of the next: by first use, at most `limit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListRules:
-    """How much a reader announces, and how often: at most `most` shards, again after `renew_after` positions.
-
-    `room`: how many shards fit into a cache with a limit; None: it has none. At most `most_held` are held before they
-    are opened; 0: not all that is in use at once fits, so nothing is held that is open either.
-    """
+    """How much a reader announces, and how often."""
 
     most: int
+    """Shards in a list, at most."""
     renew_after: int
+    """Positions after which a list is renewed."""
     room: int | None = None
+    """Shards that fit into a cache with a limit; None: it has none."""
     most_held: int = 0
+    """Shards held before they are opened, at most. 0: not all in use at once fit, so open ones are not held either."""
 
     @classmethod
     def unlimited(cls, positions_per_shard: float) -> Self:
-        """For a cache that keeps what it gets."""
+        """The rules for a cache that keeps what it gets."""
         return cls(MAX_ANNOUNCED, int(MAX_ANNOUNCED / 2 * positions_per_shard))
 
     @classmethod
     def limited(cls, cache_shards: float, needed_shards: float, positions_per_shard: float) -> Self:
-        """For a cache into which so many shards fit, where so many are needed to fetch none twice."""
+        """The rules for a cache that holds `cache_shards`, where `needed_shards` are needed to fetch none twice."""
         most = min(_MAX_LOOKED_AT, math.ceil(1.5 * cache_shards) + 64)
-        # What has been consumed since the last list takes room from what is fetched ahead.
+        # Shards that have been consumed since the last list take room from those that are fetched ahead.
         spare = cache_shards - needed_shards if cache_shards > needed_shards else cache_shards
         consumed = max(1.0, min(cache_shards / _PARTS_OF_CACHE, spare / _PARTS_OF_SPARE))
         most_held = max(1, int(cache_shards / 2)) if cache_shards >= needed_shards else 0
@@ -57,12 +65,7 @@ class ListRules:
 
 
 class ReadAhead:
-    """One reader's announcements. Without a limit it says nothing, and starts no fetcher, while all is on disk.
-
-    `reader` names this reader in its job. `horizon` is asked again when the list is to be renewed, and whenever
-    something is missing that was not announced. None: only what is planned exactly is announced. `sparse`: shards that
-    are not worth fetching, bool (shard,).
-    """
+    """One reader's announcements. Without a limit it sends nothing, and starts no fetcher, while all is on disk."""
 
     def __init__(
         self,
@@ -74,30 +77,38 @@ class ReadAhead:
         *,
         sparse: NDArray[np.bool_] | None = None,
     ) -> None:
+        """`reader`: the name of this reader in its job. `sparse`: shards not worth fetching, bool (shard,).
+
+        `horizon` is asked when a list is to be renewed, and whenever a shard is missing that was not announced. None:
+        only shards that are planned exactly are announced.
+        """
         self._client = client
         self._files = files
         self._reader = reader
         self._horizon = horizon
         self._rules = rules
         self._sparse = sparse
-        self._renew_at = None if horizon is None else -1  # a position; None: the last look went as far as one can see
+        self._renew_at = (
+            None if horizon is None else -1
+        )  # a position; None: the last list reached the end of what comes
         self._announced: dict[int, None] = {}  # in order of first use
         self._looked_at: set[int] = set()
         self._held: set[int] = set()
-        self._coming: list[int] = []  # of those announced, what was not on disk at the last look
+        self._coming: list[int] = []  # announced, and not on disk when last looked for
         self._has_begun = False
 
     def advance(self, planned: Sequence[int], begin: int, end: int, opened: Iterable[int] = ()) -> bool:
-        """The next shards to be read are `planned`, in this order, for positions `begin` to `end` of the epoch.
+        """Announce what comes next, if it is time to. Returns whether all planned shards are on disk.
 
-        `opened`: shards that the reader has open. Whether all that is planned is on disk.
+        `planned`: the shards to be read next, in this order, for positions `begin` to `end` of the epoch. `opened`:
+        shards that the reader has open.
         """
-        self._look()
+        self._count_on_disk()
         missing = [shard for shard in planned if not self._files.is_present(shard)]
         if self._rules.room is None:
             self._announce_missing(self._worth_it(missing), end)
         else:
-            # Others of this node read what lies between: all that it needs from here on is to be kept.
+            # The list begins at `begin`, since others of this node read what lies between: all of it is to be kept.
             self._announce_all(self._worth_it(planned), begin, opened, self._rules.room)
         return not missing
 
@@ -107,7 +118,7 @@ class ReadAhead:
         return self._rules.room is not None
 
     def let_go(self) -> None:
-        """Hold nothing until the next list: who waits for room must not keep others from making some."""
+        """Hold nothing until the next list: a reader that waits for room must not keep others from making some."""
         if self._held:
             self._announce(list(self._announced), ())
 
@@ -121,10 +132,10 @@ class ReadAhead:
             self._renew_at = None if len(ahead) < _MAX_LOOKED_AT else position + self._rules.renew_after
             wanted |= dict.fromkeys(shard for shard in ahead if not self._files.is_present(shard))
         if wanted or self._announced:
-            needs = list(wanted)[: self._rules.most]
-            if len(needs) < len(wanted) and self._renew_at is None:
+            listed = list(wanted)[: self._rules.most]
+            if len(listed) < len(wanted) and self._renew_at is None:
                 self._renew_at = position + self._rules.renew_after
-            self._announce(needs, ())
+            self._announce(listed, ())
 
     def _announce_all(self, planned: Sequence[int], position: int, opened: Iterable[int], room: int) -> None:
         most_held = self._rules.most_held
@@ -140,12 +151,12 @@ class ReadAhead:
         self._announce(self._listed(planned, this, following, room), held)
 
     def _listed(self, planned: Sequence[int], this: Sequence[int], following: Sequence[int], room: int) -> list[int]:
-        """What to name of what is planned, of this epoch's needs and of the next one's, each in order of first use.
+        """The shards to name, of those planned, of `this` epoch and of the `following` one, each by first use.
 
-        What is needed at once comes first, then what is there and needed in this epoch, so that none of it goes for
-        what is fetched ahead, however far off its need: some shards that were used at the beginning of an epoch come
-        once more at its end. Then what is absent, and of the next epoch what is there, and a beginning. No more than
-        fits in all: what is named and must go all the same would be fetched again.
+        First come those needed at once. Then those on disk that this epoch needs, so that none is evicted for what is
+        fetched ahead, however far off its need: some shards used at the beginning of an epoch come once more at its
+        end. Then the absent ones, and of the next epoch those on disk and a beginning. No more than fits is named: a
+        shard that is named and must be evicted all the same would be fetched again.
         """
         is_present = self._files.is_present
         n_at_once = room if self._rules.most_held else max(1, room // _PART_AT_ONCE)
@@ -161,19 +172,19 @@ class ReadAhead:
                 listed[shard] = None
         return list(listed)[: self._rules.most]
 
-    def _announce(self, needs: Sequence[int], held: Collection[int]) -> None:
-        self._announced, self._held = dict.fromkeys(needs), set(held)
-        # Without a limit nothing is announced that is on disk.
-        self._coming = [n for n in needs if not (self.is_limited and self._files.is_present(n))]
-        need = self._files.need
-        self._client.announce(self._reader, [need(shard) for shard in needs], [need(shard) for shard in held])
+    def _announce(self, shards: Sequence[int], held: Collection[int]) -> None:
+        self._announced, self._held = dict.fromkeys(shards), set(held)
+        # Without a limit no shard is announced that is on disk.
+        self._coming = [shard for shard in shards if not (self.is_limited and self._files.is_present(shard))]
+        request = self._files.request
+        self._client.announce(self._reader, list(map(request, shards)), list(map(request, held)))
         if not self._has_begun:
-            # A worker's client knows nothing of that list and, without a limit, says nothing: it may stay then, since
-            # what it names is what the epoch needs first anyway.
+            # Withdraws what was announced at the start. The client of a worker knows nothing of that list and, without
+            # a limit, sends nothing: the list may stay then, since what it names is what the epoch needs first anyway.
             self._has_begun = True
             self._client.announce(START, ())
 
-    def _look(self) -> None:
+    def _count_on_disk(self) -> None:
         """Count how much of the list is on disk by now."""
         n_announced = len(self._announced)
         if not n_announced:

@@ -1,4 +1,4 @@
-"""What one worker reads of an epoch, in segments, planned and announced before they are read."""
+"""What one worker reads of an epoch, in segments that are planned and announced before they are read."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from streaming.order import Catalog, WorkerReader
 from streaming.read.epoch.read_ahead import ReadAhead
 from streaming.read.shards.pool import ShardPool
 
-_N_UNREAD: Final = 3  # segments that may be planned and unread when the next are planned
+_N_UNREAD: Final = 3
+"""Segments that may be planned and unread when the next are planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Samples to be read, in order, with where they lie: int64 (sample,) each.
-
-    `is_complete`: their shards were all on disk when they were planned, and nobody makes room there. `done`: shards
-    that are not needed after it, as far as is planned; only where the cache has a limit.
-    """
+    """Samples to be read in order, and where they are: int64 (sample,) each."""
 
     ids: NDArray[np.int64]
     shards: NDArray[np.int64]
     rows: NDArray[np.int64]
     is_complete: bool
+    """Whether all shards were on disk when they were planned, and none is evicted there."""
     done: Sequence[int] = ()
+    """Under a limit: shards that are not needed after this segment, as far as is planned."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -36,32 +35,33 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """How far a reader plans: `first` samples at once, then `then` at a time.
-
-    `is_limited`: the cache has a limit, so shards are closed as soon as they are done with.
-    """
+    """How many samples a reader plans: `first` at once, then `then` at a time."""
 
     first: int
     then: int
     is_limited: bool = False
+    """Whether the cache has a limit, so that shards are closed as soon as they are done with."""
 
 
 def segments(
     reader: WorkerReader, catalog: Catalog, pool: ShardPool, ahead: ReadAhead | None, planning: Planning
 ) -> Iterator[Segment]:
-    """All that `reader` is due, with at least `then` samples planned and announced beyond the present segment.
+    """All samples of `reader`, with at least `then` of them planned and announced beyond the present segment.
 
-    The first batch comes before anything is announced, so that who reads it can be served first. While shards are
-    missing a segment is one batch, else as much as is planned at a time.
+    The first batch comes before anything is announced, so that it can be asked for first. While shards are missing a
+    segment is one batch, else as much as is planned at a time. Raises ClosedError.
     """
-    present = _Planned(reader, catalog, planning.first)
+    present = _PlannedBatches(reader, catalog, planning.first)
     unread = present.shards
     if ahead is not None:
         yield from present.by_batch()
-        present = _Planned(reader, catalog, planning.then)
+        present = _PlannedBatches(reader, catalog, planning.then)
     while True:
-        upcoming = _Planned(reader, catalog, planning.then)
+        upcoming = _PlannedBatches(reader, catalog, planning.then)
         in_use = _by_first_use(np.concatenate([unread, present.shards, upcoming.shards]))
+        if pool.is_closed and not len(present):
+            return  # all is read, and nothing is announced for the next epoch
+        pool.check_open()
         pool.keep_only(in_use, at_once=planning.is_limited)
         is_complete = ahead is None or ahead.advance(in_use, present.position, reader.position, pool.open_shards)
         if not len(present):
@@ -75,11 +75,12 @@ def segments(
         present = upcoming
 
 
-class _Planned:
-    """Whole batches, one after the other."""
+class _PlannedBatches:
+    """The next whole batches of a reader."""
 
     def __init__(self, reader: WorkerReader, catalog: Catalog, min_samples: int) -> None:
-        self.position = reader.position  # of the epoch, where they begin
+        self.position = reader.position
+        """The position in the epoch at which they begin."""
         self._ids, lengths = reader.next_ids(min_samples)
         self.shards, self._rows = catalog.locate(self._ids)
         self._ends = [0, *np.cumsum(lengths).tolist()]
@@ -88,7 +89,7 @@ class _Planned:
         return len(self._ids)
 
     def whole(self) -> Segment:
-        """All in one."""
+        """All batches in one segment."""
         return Segment(self._ids, self.shards, self._rows, is_complete=True)
 
     def tail(self, n_batches: int) -> NDArray[np.int64]:
@@ -96,7 +97,7 @@ class _Planned:
         return self.shards[self._ends[max(0, len(self._ends) - 1 - n_batches)] :]
 
     def by_batch(self, then: NDArray[np.int64] | None = None) -> Iterator[Segment]:
-        """Batch by batch; with what is done after each, if the shards that come `then` are given."""
+        """A segment for each batch; with the shards `then` that come next, each says which are done after it."""
         shards, last = np.zeros(0, np.int64), np.zeros(0, np.int64)
         if then is not None:
             ahead = np.concatenate([self.shards, then])

@@ -1,12 +1,21 @@
-"""From a shard's number to its open file, wherever it lies, fetching it if need be."""
+"""From a shard's number to its open file, wherever that lies, and to memory. A file that is not on disk is fetched.
+
+A map holds no descriptor: a reader maps hundreds of shards at a time, where the usual limit is 1,024 descriptors.
+Python's `mmap` keeps a duplicate of the descriptor until 3.13, so before 3.13 the C library is asked.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import mmap
 import os
+import sys
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -17,39 +26,45 @@ from streaming.errors import ShardDamagedError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import FileRequest
 from streaming.formats.index import ShardIndex
-from streaming.formats.layout import layout_of
-from streaming.read.shards.mapping import is_on_network
+from streaming.formats.layout import Layout, layout_of
 from streaming.read.streams.indexes import StreamFiles, missing_from_source, wanted_hash
 from streaming.read.telemetry.counters import Count, SharedCounters
 
-_PATIENCE_S: Final = 120.0  # with a shard that vanishes again and again
+_PATIENCE_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A descriptor that the receiver must close, and whether the file may be mapped (nobody will cut it).
-
-    `is_ours`: it was fetched, so that it may be dropped and fetched again.
-    """
+    """An open file, whose descriptor the receiver must close."""
 
     fd: int
     n_bytes: int
     may_map: bool
+    """Whether nobody will cut the file short, so that it may be mapped."""
     is_ours: bool
+    """Whether the file was fetched, so that it may be deleted and fetched again."""
 
 
 class ShardFiles:
-    """Where the shards of all streams are. Stateless but for what it knows to be on disk; safe between threads.
-
-    `may_vanish`: somebody makes room in the cache, so that what was seen there is looked for again.
-    """
+    """The files of the shards of all streams. It remembers only which it has seen on disk; safe between threads."""
 
     def __init__(
-        self, streams: Sequence[StreamFiles], client: FetchClient, counters: SharedCounters, *, may_vanish: bool = False
+        self,
+        streams: Sequence[StreamFiles],
+        client: FetchClient,
+        counters: SharedCounters,
+        *,
+        may_vanish: bool = False,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
+        """`may_vanish`: files are evicted from the cache, so one that was seen there is looked for again.
+
+        `patience_s`: how long a reader waits for a shard that vanishes each time it has come, or finds no room.
+        """
         self._streams = tuple(streams)
         self._client = client
         self.counters = counters
+        self.patience_s = patience_s
         self._first_shard = np.cumsum([0, *(stream.index.n_shards for stream in streams)])
         self._present = bytearray(int(self._first_shard[-1]))  # 1: seen on disk; a file that vanishes is fetched again
         self._seen = 0 if may_vanish else 1
@@ -57,14 +72,12 @@ class ShardFiles:
         self.by_parts: NDArray[np.bool_] = np.concatenate([_by_parts(stream) for stream in streams])
         """bool (shard,): whether single samples can be read from the store, without the shard."""
         self.any_by_parts = bool(self.by_parts.any())
-
-    @property
-    def all_sources(self) -> bool:
-        """Whether nothing ever needs fetching: every stream is read where it lies, uncompressed."""
-        return all(
-            stream.location.source is not None and not bool((stream.index.zip_bytes >= 0).any())
-            for stream in self._streams
+        self.is_in_place = all(
+            stream.location.source is not None and not stream.index.is_compressed for stream in self._streams
         )
+        """Whether every stream is read where it lies, uncompressed, so that nothing is ever fetched."""
+
+    # --- what is known of a shard
 
     def locate(self, shard: int) -> tuple[StreamFiles, int]:
         """The stream of a shard, and the shard's number within it."""
@@ -72,17 +85,22 @@ class ShardFiles:
         return self._streams[number], shard - int(self._first_shard[number])
 
     def name(self, shard: int) -> str:
-        """What a message calls the shard."""
+        """The name of the shard in messages."""
         stream, local = self.locate(shard)
         return f"{stream.location.title}, shard {local} ({stream.index.raw_name(local)})"
 
     def index(self, shard: int) -> tuple[ShardIndex, int]:
-        """The index that describes a shard, and its number there."""
+        """The index that describes a shard, and the shard's number in it."""
         stream, local = self.locate(shard)
         return stream.index, local
 
+    def layout(self, shard: int) -> tuple[Layout, int]:
+        """The layout of a shard, and its number of samples."""
+        index, local = self.index(shard)
+        return layout_of(index.schema(local).format), int(index.samples[local])
+
     def mean_record_bytes(self, shards: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How large a sample of each shard is on average, int64 (any,) -> int64 (any,)."""
+        """The average size of a sample of each of these shards: int64 (any,) -> int64 (any,)."""
         sizes = np.zeros(len(shards), np.int64)
         numbers = np.searchsorted(self._first_shard, shards, "right") - 1
         for number in np.unique(numbers).tolist():
@@ -91,20 +109,8 @@ class ShardFiles:
             sizes[mine] = index.raw_bytes[local] // np.maximum(1, index.samples[local])
         return sizes
 
-    def is_present(self, shard: int) -> bool:
-        """Whether the raw file is on disk. Asked again for a shard that is, costs no system call."""
-        if self._present[shard]:
-            return True
-        stream, local = self.locate(shard)
-        name = stream.index.raw_name(local)
-        folders = (stream.location.source, stream.location.cache)
-        found = any(folder is not None and os.path.exists(os.path.join(folder, name)) for folder in folders)
-        if found:
-            self._present[shard] = self._seen
-        return found
-
-    def need(self, shard: int) -> FileRequest:
-        """What the fetcher is told of a shard."""
+    def request(self, shard: int) -> FileRequest:
+        """The request by which the fetcher is asked for a shard."""
         stream, local = self.locate(shard)
         index, zip_name = stream.index, stream.index.zip_name(local)
         hash_name = wanted_hash(stream.location, index, local)
@@ -119,6 +125,29 @@ class ShardFiles:
             hash_name=hash_name,
             hash_hex=None if hash_name is None else hashes[hash_name],
         )
+
+    def folder(self, shard: int) -> str:
+        """The folder in which the shard is cached."""
+        return self.locate(shard)[0].location.cache
+
+    def table_path(self, shard: int) -> str:
+        """The path at which the offset table of an absent shard is kept, once it has been fetched."""
+        stream, local = self.locate(shard)
+        return os.path.join(stream.location.cache, table_name(stream.index.raw_name(local)))
+
+    # --- its file
+
+    def is_present(self, shard: int) -> bool:
+        """Whether the raw file is on disk. For a shard that was seen there it costs no system call."""
+        if self._present[shard]:
+            return True
+        stream, local = self.locate(shard)
+        name = stream.index.raw_name(local)
+        folders = (stream.location.source, stream.location.cache)
+        found = any(folder is not None and os.path.exists(os.path.join(folder, name)) for folder in folders)
+        if found:
+            self._present[shard] = self._seen
+        return found
 
     def open(self, shard: int) -> OpenFile:
         """Open the raw file of a shard; one that is not on disk, or has the wrong size there, is fetched first.
@@ -136,41 +165,33 @@ class ShardFiles:
                 raise missing_from_source(location, name)
         found = self._try_open(location.cache, name, shard, is_ours=True)
         self.counters.add({Count.AWAITED if found is None else Count.AT_HAND: 1})
-        gives_up_s = time.monotonic() + _PATIENCE_S
+        gives_up_s = time.monotonic() + self.patience_s
         while found is None:
-            # What came may be gone again at once: others make room there, or delete by hand.
+            # A file that has come may vanish before it is opened: others make room there, or delete by hand.
             if time.monotonic() > gives_up_s:
                 raise ShardDamagedError(
-                    f"{self.name(shard)} was fetched again and again for {_PATIENCE_S:.0f} s and vanished each time "
-                    f"from {location.cache} before it could be opened: something else deletes files there"
+                    f"{self.name(shard)} was fetched again and again for {self.patience_s:.0f} s and vanished each "
+                    f"time from {location.cache} before it could be opened: something else deletes files there"
                 )
-            self._client.wait(self.need(shard))
+            self._client.wait(self.request(shard))
             found = self._try_open(location.cache, name, shard, is_ours=True)
         self._present[shard] = self._seen
         return found
 
     def discard(self, shard: int, file: OpenFile) -> None:
-        """Delete a fetched file that turned out to be damaged, so that it is fetched again; no other, and no source."""
+        """Delete a fetched file that turned out to be damaged, so that it is fetched again; never a source."""
         stream, local = self.locate(shard)
         path = os.path.join(stream.location.cache, stream.index.raw_name(local))
         self._present[shard] = 0
         if not file.is_ours:
             return
-        with contextlib.suppress(OSError):  # gone already, or not ours to write: then the damage is met again, and said
-            if os.path.samestat(os.stat(path), os.fstat(file.fd)):  # else somebody has replaced it meanwhile
+        # If the file has gone, or this user cannot delete it, opening it again shows the damage that is left.
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(path), os.fstat(file.fd)):  # else another process has replaced it meanwhile
                 os.unlink(path)
 
-    def folder(self, shard: int) -> str:
-        """Where the shard is cached."""
-        return self.locate(shard)[0].location.cache
-
-    def table_path(self, shard: int) -> str:
-        """Where the offset table of a shard lies that is not on disk itself, if it was ever fetched."""
-        stream, local = self.locate(shard)
-        return os.path.join(stream.location.cache, table_name(stream.index.raw_name(local)))
-
     def _try_open(self, folder: str, name: str, shard: int, *, is_ours: bool) -> OpenFile | None:
-        """The open file; None if it is not there, or is a fetched file of the wrong size."""
+        """The open file; None if it is missing, or was fetched and has the wrong size."""
         path = os.path.join(folder, name)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -193,9 +214,9 @@ class ShardFiles:
 
 
 def _by_parts(stream: StreamFiles) -> NDArray[np.bool_]:
-    """Whether the samples of each shard can be read without the rest: of fetched, uncompressed ones; bool (shard,).
+    """Whether samples can be read without the rest of their shard: bool (shard,), true of fetched, uncompressed shards.
 
-    A hash is one of the whole file. Who asks for one by its name wants no byte that it has not covered.
+    A hash covers the whole file. A user who names a hash wants no byte that it has not covered, so nothing is by parts.
     """
     location, index = stream.location, stream.index
     if location.source is not None or isinstance(location.validate_hash, str):
@@ -203,3 +224,82 @@ def _by_parts(stream: StreamFiles) -> NDArray[np.bool_]:
     in_data = np.array([layout_of(schema.format).offsets_in == "data" for schema in index.schemas], np.bool_)
     fetched: NDArray[np.bool_] = (index.zip_bytes < 0) & in_data[index.schema_of]
     return fetched
+
+
+# --- files as memory
+
+_FAILED: Final = ctypes.c_void_p(-1).value
+
+_NETWORK_TYPES: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ocfs2"}
+    | {"orangefs", "pvfs2", "panfs", "wekafs", "virtiofs"}
+)
+"""File systems whose files another machine may cut or replace while they are mapped here."""
+
+
+def map_file(fd: int, n_bytes: int) -> memoryview:
+    """Map the first `n_bytes` of an open file, read-only. `fd` may be closed at once.
+
+    The memory is given back when the view and all slices of it are gone. Only for files that nobody shortens: touching
+    a page behind the end of a file kills the process. Raises OSError.
+    """
+    if n_bytes == 0:
+        return memoryview(b"")
+    if sys.version_info >= (3, 13):
+        return memoryview(mmap.mmap(fd, n_bytes, access=mmap.ACCESS_READ, trackfd=False))
+    return _map_by_libc(fd, n_bytes)
+
+
+def _map_by_libc(fd: int, n_bytes: int) -> memoryview:
+    libc = _libc()
+    address = libc.mmap(None, n_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    block = _block_type(n_bytes.bit_length()).from_address(address)
+    # Every view keeps `block` alive, so the pages go exactly when the last view has gone. At exit the kernel does it.
+    weakref.finalize(block, libc.munmap, address, n_bytes).atexit = False
+    return memoryview(block).cast("B")[:n_bytes].toreadonly()
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int64,
+    ]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
+
+
+@cache
+def _block_type(n_bits: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
+    """A type longer than any size of `n_bits` bits; one type for every size would cost more to make than the map.
+
+    Nothing beyond the map is ever touched: its view is cut to the map's size at once.
+    """
+    return ctypes.c_ubyte * (1 << n_bits)
+
+
+def is_on_network(folder: str, mounts: str = "/proc/self/mountinfo") -> bool:
+    """Whether a folder, which need not exist yet, is on a network or user-space file system, as far as can be seen."""
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return False  # not Linux: nothing to ask, so fetched files are taken to be local
+    folder = os.path.realpath(folder)
+    best, kind = "", ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = before.split(" ")[4].replace("\\040", " ")
+        covers = folder == point or folder.startswith(point.rstrip("/") + "/")
+        if covers and len(point) >= len(best):  # of equal mount points the last lies on top
+            best, kind = point, after.split(" ")[0]
+    return kind in _NETWORK_TYPES or kind.startswith("fuse")

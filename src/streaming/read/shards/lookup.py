@@ -1,4 +1,4 @@
-"""What to do about a sample whose shard is not open: wait for the shard, or have the sample alone."""
+"""How to get a sample whose shard is not open: wait for the shard, or fetch the sample alone."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from streaming.fetch.decide.ranges import FileFacts, Verdict, decide
 from streaming.fetch.wire import RangeAsk, Reason
 from streaming.read.shards.files import ShardFiles
 from streaming.read.shards.pool import OpenShard, ShardPool
-from streaming.read.shards.range_reader import PartialShards, RangeReader
+from streaming.read.shards.range_reader import PartialShard, PartialShards, RangeReader
 
 _log: Final = logging.getLogger("streaming")
 
-_PATIENCE_S: Final = 120.0
 _PAUSE_S: Final = 0.05
-_told: Final[set[tuple[str, type[Exception]]]] = set()
-"""Folders of which it was said, and why, that shards cannot be placed there: once in a process."""
+_said_once: Final[set[tuple[str, type[Exception]]]] = set()
+"""Folders in which shards cannot be placed, and why: this process has warned of them."""
 
 
-class SampleFinder:
-    """Finds what has a sample. Safe between threads; what a thread has partials is its own."""
+class SampleLookup:
+    """Gets the shard, or the part of a shard, that has a sample. Safe between threads."""
 
     def __init__(self, files: ShardFiles, pool: ShardPool, ranges: RangeReader, *, keeps_open: bool) -> None:
+        """`keeps_open`: shards that random access waits for stay open."""
         self._files = files
         self._pool = pool
         self._ranges = ranges
@@ -36,22 +36,23 @@ class SampleFinder:
         self.without_room: set[int] = set()
         """Shards that could not be placed on disk when they were last waited for."""
 
-    def is_open(self, shard: int) -> bool:
-        """Whether the shard is open, so that nothing needs to be found."""
-        return shard in self._pool.open_shards
+    def is_absent(self, shard: int) -> bool:
+        """Whether the shard is neither open nor on disk, and its samples can come by range."""
+        files = self._files
+        return bool(files.by_parts[shard]) and shard not in self._pool.open_shards and not files.is_present(shard)
 
     def find(self, shard: int, row: int) -> OpenShard:
         """For random access: what is at hand, else the sample alone, else its shard, waited for.
 
-        Who asks for row after row gets the shard: one by one they would cost a round trip each.
+        A thread that asks for row after row gets the shard: sample by sample would cost a round trip each.
         """
         partials: PartialShards = getattr(self._mine, "partials", {})
         held = partials.get(shard)
         if held is not None and row in held:
             return held
-        if self._files.by_parts[shard] and not self._files.is_present(shard):
+        if self.is_absent(shard):
             ask = RangeAsk(Reason.RANDOM, n_samples=1, n_steps=self._steps(shard, row))
-            if decide(ask, FileFacts(is_present=False), None, self._ranges.client.rules) is Verdict.GRANT:
+            if decide(ask, FileFacts(is_present=False), None, self._ranges.rules) is Verdict.GRANT:
                 held = self._ranges.read({shard: [row]}, ask).get(shard)
                 if held is not None:
                     return held
@@ -66,19 +67,19 @@ class SampleFinder:
         alone: bool = False,
         let_go: Callable[[], None] | None = None,
     ) -> OpenShard:
-        """The shard, waited for; if it cannot be placed on disk, `rows` of it, at least the first.
+        """Wait for the shard; where it cannot be placed on disk, for `rows` of it, at least the first.
 
-        `alone`: the cache is so small that a shard which is not there would take the room of one that is needed as
-        soon: the rows alone, if they can be had so. `let_go` gives up what the reader itself keeps in the cache.
+        `alone`: the cache is so small that an absent shard would take the room of one that is needed as soon, so the
+        rows come alone if they can. `let_go` gives up what the reader itself keeps in the cache.
 
-        Raises what the fetcher answers; NoRoomError and CacheWriteError only of shards that cannot be read by parts,
-        the first after some time.
+        Raises what the fetcher answers. NoRoomError and CacheWriteError come only from shards that cannot be read by
+        parts, the first of them after the patience of `files`.
         """
-        gives_up_s = time.monotonic() + _PATIENCE_S
-        if alone and self._files.by_parts[shard] and not self._files.is_present(shard):
-            self.without_room.add(shard)
-            held = self._ranges.read({shard: rows}, RangeAsk(Reason.NO_ROOM)).get(shard)
-            if held is not None and rows[0] in held:
+        by_parts = bool(self._files.by_parts[shard])
+        gives_up_s = time.monotonic() + self._files.patience_s
+        if alone and self.is_absent(shard):
+            held = self._read_alone(shard, rows)
+            if held is not None:
                 return held
         while True:
             try:
@@ -87,27 +88,26 @@ class SampleFinder:
                 if let_go is not None:
                     let_go()
                 is_over = isinstance(error, CacheWriteError) or time.monotonic() > gives_up_s
-                if not self._files.by_parts[shard] and is_over:
+                if not by_parts and is_over:
                     raise
                 problem = error
             else:
                 self.without_room.discard(shard)
                 return opened
-            if self._files.by_parts[shard]:
-                self._tell(shard, problem)
-                self.without_room.add(shard)
-                held = self._ranges.read({shard: rows}, RangeAsk(Reason.NO_ROOM)).get(shard)
-                if held is not None and rows[0] in held:
+            if by_parts:
+                self._warn_once(shard, problem)
+                held = self._read_alone(shard, rows)
+                if held is not None:
                     return held
-            if time.monotonic() > gives_up_s:  # it is there when its bytes are asked for, and gone when it is opened
+            if time.monotonic() > gives_up_s:  # on disk whenever its bytes are asked for, gone whenever it is opened
                 raise DeadlineError(
-                    f"{self._files.name(shard)} comes and goes for {_PATIENCE_S:.0f} s: who else is here?"
+                    f"{self._files.name(shard)} comes and goes for {self._files.patience_s:.0f} s: who else is here?"
                 )
             time.sleep(_PAUSE_S)
 
     @contextlib.contextmanager
     def using(self, partials: PartialShards) -> Iterator[None]:
-        """In the block, `find` in this thread finds also what is partials."""
+        """In the block, `find` also finds the samples of `partials`, in this thread."""
         before = getattr(self._mine, "partials", {})
         self._mine.partials = partials
         try:
@@ -115,16 +115,22 @@ class SampleFinder:
         finally:
             self._mine.partials = before
 
+    def _read_alone(self, shard: int, rows: Sequence[int]) -> PartialShard | None:
+        """Rows of a shard without room; None if the first has not come, since the shard is on disk by now."""
+        self.without_room.add(shard)
+        held = self._ranges.read({shard: rows}, RangeAsk(Reason.NO_ROOM)).get(shard)
+        return held if held is not None and rows[0] in held else None
+
     def _steps(self, shard: int, row: int) -> int:
-        """How many rows this thread has asked for in sequence, up to this one."""
+        """Count the rows that this thread has asked for in sequence, up to this one."""
         last_shard, last_row, n_steps = getattr(self._mine, "walk", (-1, -1, 0))
         is_step = (shard, row) in ((last_shard, last_row + 1), (last_shard + 1, 0))
         n_steps = n_steps + 1 if is_step else 0
         self._mine.walk = shard, row, n_steps
         return n_steps
 
-    def _tell(self, shard: int, error: StorageError) -> None:
-        folder = self._files.folder(shard)
-        if (folder, type(error)) not in _told:
-            _told.add((folder, type(error)))
+    def _warn_once(self, shard: int, error: StorageError) -> None:
+        said = self._files.folder(shard), type(error)
+        if said not in _said_once:
+            _said_once.add(said)
             _log.warning("%s; until then samples of shards that cannot be placed there are read from the store", error)

@@ -1,4 +1,4 @@
-"""Where the records of a shard lie, without the shard: from its offset table alone, or from a part of that."""
+"""Where the records of an absent shard lie: from its offset table alone, or from a part of the table."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from typing import Final, TypeAlias
 from streaming.errors import ShardDamagedError
 from streaming.fetch.wire import Span
 from streaming.fork_safety import ForkSafeLock
-from streaming.formats.layout import layout_of
 from streaming.read.shards.files import ShardFiles
 
-MAX_TABLE_BYTES: Final = 256 << 10
-"""A table up to this size is fetched whole, and kept beside the shard's location; of a larger one what is asked for."""
-
-_MAX_KEPT_BYTES: Final = 32 << 20  # in memory
+_MAX_IN_MEMORY_BYTES: Final = 32 << 20
 
 Bounds: TypeAlias = dict[int, tuple[int, int]]
-"""Where rows of one shard lie in its file: row → first byte and the one after the last."""
+"""Where records of one shard lie in its file: row → its first byte, and the byte after its last."""
 
 
 class OffsetTables:
-    """Offset tables of shards that are not on disk: the latest in memory, all that were ever fetched beside them.
+    """Offset tables of shards that are not on disk.
 
-    Safe between threads. Every table is checked before it is used. Raises ShardDamagedError, naming the shard.
+    The latest are in memory; all that were ever fetched are kept in the cache, each where its shard will be. Every
+    table is checked before it is used. Safe between threads. Raises ShardDamagedError, naming the shard.
     """
 
     def __init__(self, files: ShardFiles) -> None:
@@ -35,26 +32,24 @@ class OffsetTables:
         self._n_bytes = 0
 
     def find(self, shard: int, rows: Sequence[int]) -> Bounds | None:
-        """Where these rows lie, without asking anybody; None if that is not known on this machine."""
+        """Where these rows lie; None if that is not known on this machine. Sends no message."""
         table = self._tables.get(shard)
         if table is None:
             table = self._on_disk(shard)
         return None if table is None else {row: (table[row], table[row + 1]) for row in rows}
 
-    def spans(self, shard: int, rows: Sequence[int]) -> list[Span]:
-        """What must be fetched to tell where these rows lie: the whole table, or one span for each row."""
-        index, local = self._files.index(shard)
-        layout, n_samples = layout_of(index.schema(local).format), int(index.samples[local])
-        need, n_header = self._files.need(shard), layout.header_bytes(n_samples)
-        if n_header <= min(MAX_TABLE_BYTES, need.n_bytes):
-            return [Span(need, 0, n_header, keep=True)]
-        return [Span(need, *layout.offset_bytes(row)) for row in rows]
+    def spans(self, shard: int, rows: Sequence[int], *, whole_bytes: int) -> list[Span]:
+        """The bytes that say where these rows lie: the table if it has at most `whole_bytes`, else a span a row."""
+        layout, n_samples = self._files.layout(shard)
+        file, n_header = self._files.request(shard), layout.header_bytes(n_samples)
+        if n_header <= min(whole_bytes, file.n_bytes):
+            return [Span(file, 0, n_header, keep=True)]
+        return [Span(file, *layout.offset_bytes(row)) for row in rows]
 
     def read(self, shard: int, spans: Sequence[Span], parts: Sequence[memoryview], rows: Sequence[int]) -> Bounds:
-        """Where these rows lie, from what `spans` fetched."""
-        index, local = self._files.index(shard)
-        layout, n_samples = layout_of(index.schema(local).format), int(index.samples[local])
-        n_bytes = int(index.raw_bytes[local])
+        """Where these rows lie, from the bytes of `spans`."""
+        layout, n_samples = self._files.layout(shard)
+        n_bytes = spans[0].file.n_bytes
         try:
             if spans[0].keep:
                 # A copy, since the part holds on to all that came with it.
@@ -68,15 +63,16 @@ class OffsetTables:
 
     def _on_disk(self, shard: int) -> memoryview | None:
         path = self._files.table_path(shard)
+        layout, n_samples = self._files.layout(shard)
+        n_header = layout.header_bytes(n_samples)
         try:
             with open(path, "rb") as file:
-                head = file.read(MAX_TABLE_BYTES + 1)
+                head = file.read(n_header + 1)
         except OSError:
             return None
         index, local = self._files.index(shard)
-        layout, n_samples = layout_of(index.schema(local).format), int(index.samples[local])
         try:
-            if len(head) != layout.header_bytes(n_samples):
+            if len(head) != n_header:
                 raise ShardDamagedError("a table of another size")
             table = layout.record_offsets(head, n_samples, int(index.raw_bytes[local])).data
         except ShardDamagedError:
@@ -90,11 +86,11 @@ class OffsetTables:
             old = self._tables.pop(shard, None)
             self._n_bytes += table.nbytes - (0 if old is None else old.nbytes)
             self._tables[shard] = table
-            while self._n_bytes > _MAX_KEPT_BYTES and self._tables:
+            while self._n_bytes > _MAX_IN_MEMORY_BYTES and self._tables:
                 self._n_bytes -= self._tables.pop(next(iter(self._tables))).nbytes
 
 
 def _delete(table_path: str) -> None:
-    """A table that was fetched and is worth nothing."""
+    """Delete a table that turned out to be damaged."""
     with contextlib.suppress(OSError):
         os.unlink(table_path)

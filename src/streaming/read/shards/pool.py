@@ -1,4 +1,4 @@
-"""Open shards: from (shard, row) to a decoded sample.
+"""Open shards: from shard and row to a decoded sample.
 
 The warm path is one dictionary look-up, one slice of memory (or one `pread`) and the compiled decoder: no lock, no
 `open`, no `stat`.
@@ -16,17 +16,17 @@ from streaming.errors import ClosedError, FormatError, ShardDamagedError
 from streaming.fork_safety import ForkSafeLock
 from streaming.formats.index import Schema
 from streaming.formats.layout import layout_of
-from streaming.read.shards.files import OpenFile, ShardFiles
-from streaming.read.shards.mapping import map_file
+from streaming.read.shards.files import OpenFile, ShardFiles, map_file
 
 Sample: TypeAlias = dict[str, Any]
 Decode: TypeAlias = Callable[[bytes | memoryview], Sample]
 
-_MAX_MAPPED: Final = 4096  # far below the kernel's limit of maps (65,530), far above what a shuffle window needs
+_MAX_MAPPED: Final = 4096
+"""Shards mapped at a time: far below the kernel's limit of maps (65,530), far above what a shuffle window needs."""
 
 
 class OpenShard(Protocol):
-    """A shard that is open: its samples by row."""
+    """An open shard: its samples by row."""
 
     def sample(self, row: int) -> Sample:
         """The decoded sample at this row. Raises ShardDamagedError if its bytes are not what the format says."""
@@ -34,7 +34,7 @@ class OpenShard(Protocol):
 
 
 class MappedShard:
-    """A shard in memory. Needs no descriptor; the map goes with the last reference."""
+    """A shard in memory. It needs no descriptor; the map goes with the last reference."""
 
     __slots__ = ("_decode", "_name", "_offsets", "_view")
 
@@ -55,7 +55,7 @@ class MappedShard:
 
 
 class SourceShard:
-    """A shard that is read piece by piece, since others may cut its file. Owns a descriptor."""
+    """A shard that is read record by record, since others may cut its file short. Owns a descriptor."""
 
     __slots__ = ("__weakref__", "_decode", "_fd", "_name", "_offsets")
 
@@ -84,7 +84,7 @@ class SourceShard:
 
 
 def name_sample(error: FormatError, shard: str, row: int) -> None:
-    """A decoder does not know what it decodes; whoever reads the error must. It stays the kind that it is."""
+    """Put the shard and the row into the message of a decoder's error, which keeps its kind."""
     error.args = (f"{shard}, sample {row}: {error}", *error.args[1:])
 
 
@@ -97,18 +97,18 @@ class ShardPool:
         self._decoders: dict[Schema, Decode] = {}
         self._lock = ForkSafeLock()
         self._limit = _MAX_MAPPED
-        self._is_closed = False
-        self.open_shards: dict[int, OpenShard] = {}  # read without a lock: the hot loop's one look-up
+        self.is_closed = False
+        self.open_shards: dict[int, OpenShard] = {}
+        """Read without a lock: the one look-up of the hot loop."""
         _pools.add(self)
 
     def open(self, shard: int, *, keep: bool = True) -> OpenShard:
-        """Open a shard, waiting for it if it must be fetched; `keep` it open for the next who asks.
+        """Open a shard, waiting for it if it must be fetched; `keep` leaves it open for later readers.
 
         A fetched file that turns out to be damaged is fetched once more. Raises ClosedError and the kinds of
         `ShardFiles.open`.
         """
-        if self._is_closed:
-            raise ClosedError("the dataset is closed")
+        self.check_open()
         opened = self._open_checked(shard)  # outside the lock: it may wait for the network
         if not keep:
             return opened
@@ -116,7 +116,7 @@ class ShardPool:
             kept = self.open_shards.setdefault(shard, opened)
             if isinstance(kept, SourceShard):
                 self._limit = _descriptors_each()
-            while len(self.open_shards) > self._limit:  # oldest first: the likeliest to be used up
+            while len(self.open_shards) > self._limit:  # oldest first: the most likely to be used up
                 oldest = next(iter(self.open_shards))
                 if oldest == shard:
                     break
@@ -124,7 +124,7 @@ class ShardPool:
         return kept
 
     def keep_only(self, shards: Iterable[int], *, at_once: bool = False) -> None:
-        """Close all shards but these, once so many are open that it matters, or `at_once`."""
+        """Close all shards but these: `at_once`, else only when three quarters of those allowed are open."""
         if at_once or 4 * len(self.open_shards) > 3 * self._limit:
             kept = set(shards)
             with self._lock:
@@ -139,7 +139,7 @@ class ShardPool:
                 self.open_shards.pop(shard, None)
 
     def decoder(self, shard: int) -> Decode:
-        """The function from the bytes of a record of this shard to a sample."""
+        """The function that decodes a record of this shard."""
         index, local = self._files.index(shard)
         schema = index.schema(local)
         decode = self._decoders.get(schema)
@@ -148,9 +148,14 @@ class ShardPool:
             decode = self._decoders[schema] = make_decoder(schema, allow_unsafe_types=self._allow_unsafe_types)
         return decode
 
+    def check_open(self) -> None:
+        """Raise ClosedError if the pool was closed: nothing may be fetched for it any more."""
+        if self.is_closed:
+            raise ClosedError("the dataset is closed")
+
     def close(self) -> None:
         """Close all shards, for good."""
-        self._is_closed = True
+        self.is_closed = True
         with self._lock:
             self.open_shards.clear()
 
@@ -171,8 +176,7 @@ class ShardPool:
             os.close(file.fd)
 
     def _opened(self, shard: int, file: OpenFile) -> OpenShard:
-        index, local = self._files.index(shard)
-        layout, n_samples = layout_of(index.schema(local).format), int(index.samples[local])
+        layout, n_samples = self._files.layout(shard)
         name, decode = self._files.name(shard), self.decoder(shard)
         try:
             if file.may_map:
@@ -190,7 +194,7 @@ _pools: weakref.WeakSet[ShardPool] = weakref.WeakSet()
 
 
 def _descriptors_each() -> int:
-    """How many descriptors one pool may hold, so that all of this process leave room for others."""
+    """Descriptors that one pool may hold, so that all pools of this process leave enough for everything else."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return _MAX_MAPPED

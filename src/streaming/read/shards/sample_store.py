@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,33 +16,36 @@ from streaming.errors import CacheTakenError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import START, RangeAsk, Reason
 from streaming.formats.names import INDEX_NAME
-from streaming.order import Catalog, WorkingSet
+from streaming.order import Catalog, EpochPlan, WorkingSet
 from streaming.read.shards.files import ShardFiles
-from streaming.read.shards.lookup import SampleFinder
+from streaming.read.shards.first_batch import FirstBatch, StoreSpeed, first_batch
+from streaming.read.shards.lookup import SampleLookup
 from streaming.read.shards.pool import Sample, ShardPool
 from streaming.read.shards.range_reader import RangeReader
 from streaming.read.shards.side_files import SideFiles
+from streaming.read.shared.epoch_ring import StartedEpoch
 from streaming.read.streams.cache_limit import CacheRoom, checked_limit, disk_bytes, index_bytes
 from streaming.read.streams.indexes import StreamFiles, catalog_of, load_streams
 from streaming.read.streams.location import StreamLocation, config_of, own_folder
-from streaming.read.telemetry.at_start import indexes_shown
+from streaming.read.telemetry.at_start import first_samples_shown, indexes_shown
+from streaming.read.telemetry.bottleneck import WaitRules
 from streaming.read.telemetry.counters import SharedCounters, Stopwatch
+from streaming.read.telemetry.loader_watch import LoaderWatch
+from streaming.read.telemetry.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
 from streaming.read.telemetry.waits import Waits
 
-_MAX_STAGED: Final = 1024  # samples that are read together
-_MAX_STAGED_BYTES: Final = 32 << 20
 _MAX_AT_START: Final = 16
-_START_SHARE: Final = 0.75  # of the cache
-
+"""Shards announced before an epoch has started,"""
+_START_SHARE: Final = 0.75
+"""and the share of a limited cache that they may take."""
 _MAX_TAKEN: Final = 3
+"""Times that a cache folder may become another remote's before the indexes are read."""
 
 
 class SampleStore:
-    """What the streams at some locations hold, ready to be read; safe between threads.
+    """The samples of some streams, ready to be read. Safe between threads.
 
-    `cache_limit`: the most that may lie in the cache, in bytes or as in "100gb"; None: what the disk holds. `is_shown`:
-    a terminal may say how far the indexes are. Pickles as what was found at the locations, without anything open. Raises
-    the kinds of `load_streams` and `checked_limit`.
+    Pickles as what was found at the locations, without anything open.
     """
 
     def __init__(
@@ -53,46 +57,45 @@ class SampleStore:
         cache_limit: int | str | None = None,
         is_shown: bool = False,
     ) -> None:
+        """Read the indexes at these locations, fetching those that are not on disk.
+
+        `cache_limit`: the most that may lie in the cache, in bytes or as in "100gb"; None: what the disk holds.
+        `is_shown`: a terminal may show how many indexes have come. Raises the kinds of `load_streams` and
+        `checked_limit`.
+        """
         counters = SharedCounters(len(locations))
         waits = Waits(counters)
         locations, client, streams = _loaded(
             locations, waits, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty, is_shown=is_shown
         )
         limit_bytes = checked_limit(cache_limit, streams)
-        if limit_bytes is not None:  # told to the fetcher only now that it is known to be enough
+        if limit_bytes is not None:  # the fetcher hears of it only now that it is known to be enough
             client.close()
             client = _client(locations, limit_bytes, waits)
-        self._open(client, streams, allow_unsafe_types, limit_bytes, counters, waits)
+        self._open(_Contents(client, streams, counters, waits, limit_bytes, allow_unsafe_types))
 
-    def _open(
-        self,
-        client: FetchClient,
-        streams: Sequence[StreamFiles],
-        allow_unsafe_types: bool,
-        limit_bytes: int | None,
-        counters: SharedCounters,
-        waits: Waits,
-    ) -> None:
-        self._configuration = client, streams, allow_unsafe_types, limit_bytes, counters, waits
-        self.client = client
-        self.counters = counters
-        self.waits = waits
-        self.limit_bytes = limit_bytes
+    def _open(self, contents: _Contents) -> None:
+        """Make what belongs to one process."""
+        client, streams, counters = contents.client, contents.streams, contents.counters
+        self._contents = contents
+        self.client, self.counters = client, counters
         self._side_files: weakref.WeakSet[SideFiles] = weakref.WeakSet()
         self._has_start = False  # whether the first shards of an epoch were announced before it has started
         self.catalog: Catalog = catalog_of(streams)
-        is_limited = limit_bytes is not None
+        is_limited = contents.limit_bytes is not None
         self.files = ShardFiles(streams, client, counters, may_vanish=is_limited)
-        self.pool = ShardPool(self.files, allow_unsafe_types=allow_unsafe_types)
+        self.pool = ShardPool(self.files, allow_unsafe_types=contents.allow_unsafe_types)
         self.ranges = RangeReader(client, self.files, self.pool)
         # Under a limit nobody knows how long a shard stays that is read by number, so none is kept open for that.
-        self.finder = SampleFinder(self.files, self.pool, self.ranges, keeps_open=not is_limited)
+        self.lookup = SampleLookup(self.files, self.pool, self.ranges, keeps_open=not is_limited)
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._configuration
+    def __getstate__(self) -> _Contents:
+        return self._contents
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._open(*state)
+    def __setstate__(self, contents: _Contents) -> None:
+        self._open(contents)
+
+    # --- samples by number
 
     def sample(self, sample_id: int) -> Sample:
         """The sample of this number, which is not checked; waits for it if it must be fetched."""
@@ -100,107 +103,179 @@ class SampleStore:
         row = sample_id - int(self.catalog.first_sample[shard])
         opened = self.pool.open_shards.get(shard)
         if opened is None:
-            if self._has_start and self._is_missing(shard):
+            if self._has_start and self.lookup.is_absent(shard):
                 self._withdraw_start()
-            opened = self.finder.find(shard, row)
+            opened = self.lookup.find(shard, row)
         return opened.sample(row)
 
-    # --- many by number
+    @property
+    def any_by_parts(self) -> bool:
+        """Whether samples of any shard can be read without the rest of it, so that reading many together pays."""
+        return self.files.any_by_parts
 
-    def together(self, sample_ids: NDArray[np.int64]) -> Iterator[slice]:
-        """Parts of a list of numbers that are to be read together: some hundred samples, of bounded size."""
-        begin = 0
+    def together(self, sample_ids: NDArray[np.int64]) -> Iterator[tuple[slice, AbstractContextManager[None]]]:
+        """Cut a list of numbers into parts to be read together: hundreds of samples, of limited size.
+
+        Each comes with a block in which `sample` has its samples at hand, in this thread.
+        """
+        rules, begin = self.client.rules, 0
         while begin < len(sample_ids):
-            shards, _ = self.catalog.locate(sample_ids[begin : begin + _MAX_STAGED])
+            shards, _ = self.catalog.locate(sample_ids[begin : begin + rules.list_samples])
             n_bytes = np.cumsum(self.files.mean_record_bytes(shards))
-            fits = int(np.searchsorted(n_bytes, _MAX_STAGED_BYTES, "right"))
-            yield slice(begin, begin + max(1, fits))
-            begin += max(1, fits)
+            fits = int(np.searchsorted(n_bytes, rules.list_bytes, "right"))
+            part = slice(begin, begin + max(1, fits))
+            yield part, self._at_hand(sample_ids[part])
+            begin = part.stop
 
     @contextmanager
-    def at_hand(self, sample_ids: NDArray[np.int64]) -> Iterator[None]:
-        """In the block, `sample` in this thread has these samples at hand: what is not on disk came in one go."""
+    def _at_hand(self, sample_ids: NDArray[np.int64]) -> Iterator[None]:
+        """In the block, `sample` in this thread has these samples at hand: those not on disk came in one request."""
         shards, rows = self.catalog.locate(sample_ids)
-        is_missing = {shard: self._is_missing(shard) for shard in np.unique(shards).tolist()}
+        is_absent = {shard: self.lookup.is_absent(shard) for shard in np.unique(shards).tolist()}
         wanted: dict[int, dict[int, None]] = {}
         for shard, row in zip(shards.tolist(), rows.tolist()):
-            if is_missing[shard]:
+            if is_absent[shard]:
                 wanted.setdefault(shard, {})[row] = None
         asked = {shard: list(of) for shard, of in wanted.items()}
         if asked and self._has_start:
             self._withdraw_start()
-        with self.finder.using(self.ranges.read(asked, RangeAsk(Reason.RANDOM)) if asked else {}):
+        with self.lookup.using(self.ranges.read(asked, RangeAsk(Reason.RANDOM)) if asked else {}):
             yield
 
-    def _is_missing(self, shard: int) -> bool:
-        """Whether single samples of the shard are read from the store."""
-        files = self.files
-        return bool(files.by_parts[shard]) and shard not in self.pool.open_shards and not files.is_present(shard)
+    # --- files and their sizes
 
-    # --- what there is
+    @property
+    def is_in_place(self) -> bool:
+        """Whether every stream is read where it lies, uncompressed, so that nothing is ever fetched."""
+        return self.files.is_in_place
+
+    def is_complete(self) -> bool:
+        """Whether every shard is on disk, so that nothing will be fetched."""
+        return self.is_in_place or all(map(self.files.is_present, range(self.catalog.n_shards)))
+
+    def transfer_bytes(self) -> NDArray[np.int64]:
+        """The bytes to fetch for each shard, compressed where it is compressed: int64 (shard,)."""
+        indexes = [stream.index for stream in self._contents.streams]
+        return np.concatenate([np.where(index.zip_bytes >= 0, index.zip_bytes, index.raw_bytes) for index in indexes])
+
+    def disk_bytes(self, *, all_are_cached: bool) -> NDArray[np.int64]:
+        """The bytes that each shard takes in the cache: int64 (shard,).
+
+        0 where it is read in place, unless `all_are_cached`.
+        """
+        return disk_bytes(self._contents.streams, all_are_cached=all_are_cached)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The limit of the cache; None if there is none, or nothing is ever cached."""
+        return None if self.is_in_place else self._contents.limit_bytes
+
+    def room(self, limit_bytes: int, needed: WorkingSet) -> CacheRoom:
+        """The room under a limit beside what a node needs."""
+        mean_bytes = float(self.disk_bytes(all_are_cached=False).mean())
+        return CacheRoom(limit_bytes, index_bytes(self._contents.streams), mean_bytes, needed)
+
+    def first_batch(self, plan: EpochPlan, node: int, speed: StoreSpeed) -> FirstBatch:
+        """Estimate what a node waits for before the first batch of an epoch, from what is on disk now."""
+        client = self.client
+        return first_batch(plan, node, self.files, speed, client.rules, shards_at_once=client.n_transfers)
 
     def side_files(self, location: StreamLocation) -> SideFiles:
-        """The files at another location, through the same fetcher and within the same limit; closed with this store."""
-        files = SideFiles(location, self.client.root, self.limit_bytes)
+        """The files at another location, by the same fetcher and within the same limit; closed with this store."""
+        files = SideFiles(location, self.client.root, self._contents.limit_bytes)
         self._side_files.add(files)
         return files
 
+    # --- before and between epochs
+
     def announce_start(self, shards: Sequence[int]) -> None:
-        """Have the first of these shards come before anybody reads; silent if they are on disk."""
+        """Have the first of these shards fetched before anybody reads. Sends nothing if they are on disk."""
         first = shards[:_MAX_AT_START]
-        if self.limit_bytes is not None:  # no more than readers will name: the rest would be given up half-way
-            lying = np.cumsum(self.disk_bytes(all_are_cached=False)[list(first)])
-            first = first[: int(np.searchsorted(lying, _START_SHARE * self.limit_bytes, "right"))]
+        limit_bytes = self._contents.limit_bytes
+        if limit_bytes is not None:  # no more than readers will name: the rest would be given up half-way
+            taken = np.cumsum(self.disk_bytes(all_are_cached=False)[list(first)])
+            first = first[: int(np.searchsorted(taken, _START_SHARE * limit_bytes, "right"))]
         if all(map(self.files.is_present, first)):
             return
-        self.client.announce(START, [self.files.need(shard) for shard in first])
+        self.client.announce(START, [self.files.request(shard) for shard in first])
         self.client.hold()
         self._has_start = True
 
     def _withdraw_start(self) -> None:
-        """Whoever reads samples by number before any epoch has started does not want the shards of the first."""
+        """Take back `announce_start`: who reads by number before any epoch does not want the shards of the first."""
         self._has_start = False
         self.client.announce(START, ())
 
-    def transfer_bytes(self) -> NDArray[np.int64]:
-        """What each shard costs to fetch, int64 (shard,): its compressed bytes where it is compressed."""
-        streams = self._configuration[1]
-        sizes = [
-            np.where(stream.index.zip_bytes >= 0, stream.index.zip_bytes, stream.index.raw_bytes) for stream in streams
-        ]
-        return np.concatenate(sizes)
+    def hold_fetcher(self) -> None:
+        """Keep the fetcher alive until `close`, so that it reads ahead while workers are replaced between epochs.
 
-    def disk_bytes(self, *, all_are_cached: bool) -> NDArray[np.int64]:
-        """What each shard takes in the cache, int64 (shard,): 0 where it is read in location, unless `all_are_cached`."""
-        return disk_bytes(self._configuration[1], all_are_cached=all_are_cached)
+        Nothing if all is on disk. Raises ClosedError.
+        """
+        self.pool.check_open()
+        if not self.is_complete():
+            self.client.hold()
 
-    def room(self, limit_bytes: int, needed: WorkingSet) -> CacheRoom:
-        """What a limit means beside what a node needs."""
-        mean_bytes = float(self.disk_bytes(all_are_cached=False).mean())
-        return CacheRoom(limit_bytes, index_bytes(self._configuration[1]), mean_bytes, needed)
+    def begin_epoch(self, started: StartedEpoch) -> None:
+        """Count from now on, in this process, for an epoch that has started."""
+        self.counters.begin(started.number, started.epoch)
 
-    def is_complete(self) -> bool:
-        """Whether every shard is on disk, so that nothing will be fetched."""
-        return self.files.all_sources or all(map(self.files.is_present, range(self.catalog.n_shards)))
-
-    # --- what is told
-
-    @property
-    def locations(self) -> list[StreamLocation]:
-        """Where the streams are."""
-        return [stream.location for stream in self._configuration[1]]
+    # --- what it is like
 
     def stopwatch(self) -> Stopwatch:
         """Begin to measure what a reader does in this thread."""
         return Stopwatch(self.counters, self.catalog.stream_of_shard)
 
+    def loader_watch(self, rules: WaitRules | None, *, rank: int, n_workers: int, n_cores: int) -> LoaderWatch:
+        """A watch over how the training of a rank waits for a loader; `rules`: None warns of nothing."""
+        return LoaderWatch(self.counters, self.client, rules, rank=rank, n_workers=n_workers, n_cores=n_cores)
+
+    def first_shown(self, samples: Iterator[Any], n_samples: int, shards: Callable[[], Sequence[int]]) -> Iterator[Any]:
+        """The same samples; while the first `n_samples` are waited for, a terminal shows how many of `shards` came."""
+        is_present, waits = self.files.is_present, self._contents.waits
+        return first_samples_shown(samples, n_samples, shards, is_present, waits, self.client)
+
+    def stats(self, rank: int) -> Stats:
+        """What this rank, its workers and the fetcher have done and waited for. Starts no fetcher."""
+        epoch, of_epoch = self.counters.epoch_reading()
+        since_start = self.counters.reading()
+        numbers = None if self.is_in_place else self.client.status_if_any()
+        locations = [stream.location for stream in self._contents.streams]
+        return Stats(
+            rank=rank,
+            epoch=epoch,
+            since_start=ReadingStats.of(since_start),
+            of_epoch=ReadingStats.of(of_epoch),
+            fetcher=None if numbers is None else FetcherStats.of(numbers),
+            streams=tuple(stream_stats(locations, since_start, numbers)),
+        )
+
+    def epoch_line(self, rank: int, started: StartedEpoch) -> str:
+        """What an epoch of a rank was like, in one line."""
+        _, reading = self.counters.epoch_reading(started.number)
+        return epoch_line(rank, started.epoch, ReadingStats.of(reading))
+
+    # --- life
+
     def close(self) -> None:
-        """Give back every file, map and connection."""
+        """Give back every file, map and connection. Reading raises ClosedError from now on."""
         self.pool.close()
+        self._has_start = False
         for files in self._side_files:
             files.close()
         self.client.close()
         self.counters.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What a store is made from in each process."""
+
+    client: FetchClient
+    streams: Sequence[StreamFiles]
+    counters: SharedCounters
+    waits: Waits
+    limit_bytes: int | None
+    allow_unsafe_types: bool
 
 
 def _loaded(
@@ -219,7 +294,7 @@ def _loaded(
                     locations, client, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty
                 )
             return locations, client, streams
-        except CacheTakenError:  # by another job, between our look and our transfer: look again
+        except CacheTakenError:  # by another job, after our look and before our transfer: look again
             client.close()
             if attempt + 1 == _MAX_TAKEN:
                 raise

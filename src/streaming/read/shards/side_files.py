@@ -1,4 +1,4 @@
-"""Files that records refer to: single objects beside a dataset, such as videos, fetched when they are asked for."""
+"""Files to which records refer: single objects beside a dataset, such as videos, fetched when they are asked for."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import FileRequest
 from streaming.read.streams.location import StreamLocation, config_of, make_private, own_folder, read_uncached
 
-_MAX_GONE: Final = 100  # times that a file may go for others before it is opened
-_MAX_TAKEN: Final = 3  # times that the folder may become another remote's before anything came
+_MAX_GONE: Final = 100
+"""Times that a file may be evicted for others before it is opened."""
+_MAX_TAKEN: Final = 3
+"""Times that the folder may become another remote's before anything has come."""
 
 
 class SideFiles:
     """The files below a remote, each by its name. Made by `StreamingDataset.side_files`; pickles as configuration.
 
-    They come into a folder of their own, through the fetcher of the dataset and within its `cache_limit`: what was used
-    longest ago goes first, and only what has come from this remote ever goes. Thread-safe.
+    They are cached in a folder of their own, by the fetcher of the dataset and within its `cache_limit`. The file that
+    was used longest ago is evicted first, and only files that came from this remote ever are. Thread-safe.
     """
 
     def __init__(self, location: StreamLocation, meeting_place: str | None, cache_limit: int | None) -> None:
-        """`meeting_place`: the cache root whose fetcher is to be used."""
+        """`meeting_place`: the cache root whose fetcher is used."""
         self._settings = _Settings(location, meeting_place, cache_limit)
         self._open()
 
@@ -47,23 +49,23 @@ class SideFiles:
         self._open()
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file; `name` is its path below the remote. Waits for it.
+        """Wait for a file and return its bytes; `name` is its path below the remote.
 
-        Raises ObjectMissingError if there is none, and what else a store answers.
+        Raises ObjectMissingError if there is no such file, and what else a store answers.
         """
         with self.open(name) as file:
             return file.read()
 
     def open(self, name: str) -> BinaryIO:
-        """The file, opened for reading: what is open can be read to its end, whatever goes from the cache."""
-        need = FileRequest(stream=0, name=name, n_bytes=-1)
+        """Open a file for reading. An open file can be read to its end, even if it is evicted meanwhile."""
+        request = FileRequest(stream=0, name=name, n_bytes=-1)
         if self._location.source is not None:
             return self._open_source(self._location.source, name)
         make_private(self._location)
         for attempt in range(1, _MAX_TAKEN + 1):
             try:
-                return self._open_cached(need)
-            except CacheTakenError:  # by another job that has just started
+                return self._open_cached(request)
+            except CacheTakenError:  # by a job that has just started
                 if attempt == _MAX_TAKEN:
                     raise
                 self.close()
@@ -80,18 +82,18 @@ class SideFiles:
         except FileNotFoundError:
             raise ObjectMissingError(f"{self._location.title}: there is no {name} in {source}") from None
 
-    def _open_cached(self, need: FileRequest) -> BinaryIO:
+    def _open_cached(self, request: FileRequest) -> BinaryIO:
         for _ in range(_MAX_GONE):
             try:
-                path = self._client.wait(need)
+                path = self._client.wait(request)
             except (NoRoomError, CacheWriteError):  # then without the cache
-                return io.BytesIO(read_uncached(self._location, need.name, self._client, 0))
+                return io.BytesIO(read_uncached(self._location, request.name, self._client, 0))
             try:
                 return open(path, "rb")
             except FileNotFoundError:
-                continue  # it has gone for others meanwhile
+                continue  # it was evicted for others meanwhile
         raise FetchError(
-            f"{self._location.title}: {need.name} came {_MAX_GONE} times and was gone before it was opened; "
+            f"{self._location.title}: {request.name} came {_MAX_GONE} times and was gone before it was opened; "
             "raise cache_limit"
         )
 

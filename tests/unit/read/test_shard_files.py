@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.read.shards.mapping import is_on_network, map_file
+from streaming.read.shards.files import is_on_network, map_file
 
 
 def _n_maps(path: Path) -> int:
@@ -40,7 +40,7 @@ def test_a_map_holds_no_descriptor_and_goes_with_its_last_view(tmp_path: Path) -
 
 
 def test_a_map_is_read_only(tmp_path: Path) -> None:
-    """Nobody can change a cached shard through what the reader hands out."""
+    """No reader can change a cached shard through what it is given."""
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     with path.open("rb") as file:

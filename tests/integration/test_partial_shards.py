@@ -1,4 +1,4 @@
-"""Samples of shards that are not on disk: what comes by range is what the shard holds, whatever comes."""
+"""Samples of shards that are not on disk: they come by range, and are those of the shard whatever happens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader, Subset
 from streaming import LocalDataset, MDSWriter, Stream, StreamingDataset
 from streaming.cache.files import table_name
 from streaming.errors import OptionError, SampleIndexError, ShardDamagedError
-from streaming.fetch.wire.protocol import Reason
-from streaming.read.shards import offsets
+from streaming.fetch.client import FetchClient
+from streaming.fetch.decide.ranges import RangeRules
+from streaming.fetch.wire import RangeAsk, Reason
 from streaming.read.shards.sample_store import SampleStore
 from streaming.stream import StreamDefaults, resolve
 from support import golden
@@ -27,14 +28,14 @@ N = 600
 
 
 def store_of(remote: str, cache: Path, **options: object) -> SampleStore:
-    """All that lies at a remote."""
-    place = resolve(Stream(remote=remote, local=str(cache), **options), 0, StreamDefaults())  # type: ignore[arg-type]
-    return SampleStore([place], allow_unsafe_types=True)
+    """All samples of a remote."""
+    stream = Stream(remote=remote, local=str(cache), **options)  # type: ignore[arg-type]
+    return SampleStore([resolve(stream, 0, StreamDefaults())], allow_unsafe_types=True)
 
 
 @pytest.fixture
 def data(store: FaultyStore, tmp_path: Path) -> Path:
-    """A data set in the misbehaving store, as `s3://bkt/d`; and the folder from which it was put there."""
+    """A data set in the misbehaving store, as `s3://bkt/d`. Returns the folder from which it was put there."""
     source = tmp_path / "source"
     write_numbered(str(source), N)
     store.objects |= {f"d/{path.name}": path.read_bytes() for path in source.iterdir()}
@@ -53,21 +54,21 @@ def _plain_mds() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("table_bytes", [offsets.MAX_TABLE_BYTES, 0], ids=["whole table", "two offsets a row"])
-def test_staged_samples_are_those_of_the_shard_for_every_schema(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_bytes: int
+@pytest.mark.parametrize("rules", [RangeRules(), RangeRules(table_bytes=0)], ids=["whole table", "two offsets a row"])
+def test_samples_by_range_are_those_of_the_shard_for_every_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: RangeRules
 ) -> None:
-    """Every encoding that there is, any rows in any order, by its table or by single offsets; nothing is cached."""
-    monkeypatch.setattr(offsets, "MAX_TABLE_BYTES", table_bytes)
+    """Every encoding, any rows in any order, by the offset table or by single offsets; no shard is cached."""
+    monkeypatch.setattr(FetchClient, "rules", rules)
     names = _plain_mds()
     assert len(names) > 10
-    places = []
+    locations = []
     for number, name in enumerate(names):
         view = golden.expected(name)["views"][0]
         folder = golden.view_folder(name, view)
         stream = Stream(remote=folder, local=str(tmp_path / "cache" / name))
-        places.append(resolve(stream, number, StreamDefaults()))
-    reader = SampleStore(places, allow_unsafe_types=True)
+        locations.append(resolve(stream, number, StreamDefaults()))
+    reader = SampleStore(locations, allow_unsafe_types=True)
     rng = random.Random(0)
     for number, name in enumerate(names):
         view = golden.expected(name)["views"][0]
@@ -78,18 +79,18 @@ def test_staged_samples_are_those_of_the_shard_for_every_schema(
         wanted: dict[int, list[int]] = {}
         for shard, row in zip(shards.tolist(), rows.tolist()):
             wanted.setdefault(shard, []).append(row)
-        staged = reader.ranges.read(wanted, Reason.NO_ROOM)
-        assert {shard: len(held) for shard, held in staged.items()} == {s: len(r) for s, r in wanted.items()}
-        found = [staged[shard].sample(row) for shard, row in zip(shards.tolist(), rows.tolist())]
+        partials = reader.ranges.read(wanted, RangeAsk(Reason.NO_ROOM))
+        assert {shard: len(held) for shard, held in partials.items()} == {s: len(r) for s, r in wanted.items()}
+        found = [partials[shard].sample(row) for shard, row in zip(shards.tolist(), rows.tolist())]
         golden.check_samples(found, [view["samples"][i] for i in ids])
     reader.close()
     assert not [path for path in (tmp_path / "cache").rglob("*.mds") if ".streaming" not in path.parts]
 
 
-def test_a_sample_of_a_cold_shard_costs_two_requests_and_the_next_one(
+def test_the_first_sample_of_an_absent_shard_costs_two_requests_and_the_next_one(
     data: Path, store: FaultyStore, tmp_path: Path
 ) -> None:
-    """Its offset table, which is kept beside the shard for all who come later, and its record."""
+    """Its offset table, which is kept in the cache for all later readers, and its record."""
     reader = store_of("s3://bkt/d", tmp_path / "cache")
     key = "d/shard.00003.mds"
     first = int(reader.catalog.first_sample[3])
@@ -104,8 +105,8 @@ def test_a_sample_of_a_cold_shard_costs_two_requests_and_the_next_one(
     assert len([at for name, at in store.ranges if name == key]) == 4
 
 
-def test_who_reads_row_after_row_gets_the_shards(data: Path, store: FaultyStore, tmp_path: Path) -> None:
-    """A few samples come alone, then each shard comes whole, once, and by no range."""
+def test_a_thread_that_reads_row_after_row_gets_the_shards(data: Path, store: FaultyStore, tmp_path: Path) -> None:
+    """A few samples come by range; then each shard comes whole, once."""
     reader = store_of("s3://bkt/d", tmp_path / "cache")
     first = int(reader.catalog.first_sample[3])
     assert [reader.sample(number) for number in range(first, N)] == [numbered(number) for number in range(first, N)]
@@ -116,7 +117,7 @@ def test_who_reads_row_after_row_gets_the_shards(data: Path, store: FaultyStore,
 
 
 def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultyStore, tmp_path: Path) -> None:
-    """Cut, or of other numbers: it is worth nothing, and the sample is right all the same."""
+    """Cut short, or with other numbers: it is replaced, and the sample is right all the same."""
     cache = tmp_path / "cache"
     reader = store_of("s3://bkt/d", cache)
     tables = []
@@ -134,10 +135,10 @@ def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultyStore, 
         assert path.read_bytes() == whole
 
 
-def test_offsets_that_the_store_gives_wrong_are_an_error_with_the_shard(
+def test_wrong_offsets_from_the_store_are_an_error_that_names_the_shard(
     data: Path, store: FaultyStore, tmp_path: Path
 ) -> None:
-    """The shard itself is wrong: named with its stream, and with what was expected and found; no sample is made up."""
+    """The shard itself is wrong: the error names it and its stream, and what was found; no sample is made up."""
     key = "d/shard.00001.mds"
     whole = bytearray(store.objects[key])
     struct.pack_into("<I", whole, 8, 1 << 30)
@@ -150,7 +151,7 @@ def test_offsets_that_the_store_gives_wrong_are_an_error_with_the_shard(
 def test_a_record_that_does_not_decode_is_taken_from_the_whole_shard(
     data: Path, store: FaultyStore, tmp_path: Path
 ) -> None:
-    """A range has no hash. What it gave wrong once is healed by the shard, which has one."""
+    """A range has no hash. A record that came wrong is replaced by that of the shard, which has one."""
     reader = store_of("s3://bkt/d", tmp_path / "cache")
     first = int(reader.catalog.first_sample[2])
     reader.sample(first)  # the table is known now, so the next request is a record
@@ -183,8 +184,10 @@ def test_many_samples_come_together_and_cost_little_more_than_themselves(store: 
         assert dataset._store.client.status()["total"]["bytes"] < 3 * n_bytes * n_shards
 
 
-def test_damaged_cache_files_heal_and_sources_stay(data: Path, store: FaultyStore, tmp_path: Path) -> None:
-    """A cached file of the right size with a wrong table is fetched once more; of a source it is an error."""
+def test_damaged_cached_shards_are_fetched_again_and_damaged_sources_are_left(
+    data: Path, store: FaultyStore, tmp_path: Path
+) -> None:
+    """A cached file of the right size with a wrong table is fetched once more; in a source it is an error."""
     cache = tmp_path / "cache"
     reader = store_of("s3://bkt/d", cache)
     for shard in range(3):
@@ -204,8 +207,10 @@ def test_damaged_cache_files_heal_and_sources_stay(data: Path, store: FaultyStor
     assert (data / "shard.00001.mds").read_bytes() == bytes(spoiled)
 
 
-def test_who_names_a_hash_gets_no_byte_that_it_has_not_covered(data: Path, store: FaultyStore, tmp_path: Path) -> None:
-    """Then shards come whole: nothing is read by range."""
+def test_with_a_named_hash_no_byte_is_read_that_it_has_not_covered(
+    data: Path, store: FaultyStore, tmp_path: Path
+) -> None:
+    """Shards come whole, and nothing by range."""
     reader = store_of("s3://bkt/d", tmp_path / "cache", validate_hash="xxh64")
     first = int(reader.catalog.first_sample[4])
     assert reader.sample(first) == numbered(first)
@@ -220,10 +225,10 @@ class Numbers(StreamingDataset):
         return super().get_item(sample_id, retry)["id"]
 
 
-def test_many_at_once_are_the_same_cold_and_warm_however_they_are_asked_for(
+def test_many_samples_are_the_same_cold_and_warm_however_they_are_asked_for(
     data: Path, store: FaultyStore, tmp_path: Path
 ) -> None:
-    """Slices, lists, nested lists, arrays, PyTorch's subsets, through a subclass too; few messages."""
+    """As slices, lists, nested lists, arrays and PyTorch's subsets, also through a subclass; with few messages."""
     asked: list[Any] = [
         slice(500, 100, -37),
         [3, 599, 3, -1],
@@ -250,8 +255,10 @@ def test_many_at_once_are_the_same_cold_and_warm_however_they_are_asked_for(
         assert [number for batch in loader for number in batch] == list(range(599, 0, -13))
 
 
-def test_what_is_outside_is_an_error_also_among_many(data: Path, store: FaultyStore, tmp_path: Path) -> None:
-    """The same as of one number, and of anything that is no number."""
+def test_a_number_outside_the_dataset_is_an_error_also_among_many(
+    data: Path, store: FaultyStore, tmp_path: Path
+) -> None:
+    """As for a single number, and so is anything that is no number."""
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache")) as dataset:
         with pytest.raises(SampleIndexError, match="600 samples"):
             dataset[[1, 2, 600]]

@@ -23,6 +23,7 @@ from streaming.order import (
     EpochOrder,
     Explanation,
     OrderSpec,
+    Schedule,
     Topology,
     explain,
     load_state,
@@ -30,7 +31,6 @@ from streaming.order import (
     save_state,
     working_set,
 )
-from streaming.read.epoch.schedule import Schedule
 from streaming.read.epoch.share import Share, first_shards, read_share, shown_at_start, transfer_bytes
 from streaming.read.shards.first_batch import StoreSpeed
 from streaming.read.shards.sample_store import SampleStore

@@ -1,28 +1,25 @@
 """Which sample comes when. Pure: numpy and arithmetic; no clock, environment, file, thread or global random state.
 
 `resolve_draws` computes how many samples each stream gives. `EpochOrder(spec, catalog, epoch, draws)` is the order of
-an epoch as a function of position. `EpochPlan` computes which positions a rank gets, and `WorkerReader` reads them for
-one worker. `save_state` and `load_state` turn a `Cursor` into JSON and back. README.md in this folder is the way in.
+an epoch as a function of position. `Schedule` makes the orders and plans of a run from its settings, `EpochPlan`
+computes which positions a rank gets, and `WorkerReader` reads them for one worker. `save_state` and `load_state` turn a
+`Cursor` into JSON and back. README.md in this folder is the way in.
 """
 
 from __future__ import annotations
 
-from streaming.order.batching.table import BATCHINGS
 from streaming.order.catalog import Catalog
 from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state
 from streaming.order.epoch import EpochOrder, OrderReader, rows_drawn
-from streaming.order.nodes.plan import REMAINDERS, EpochPlan
+from streaming.order.nodes.plan import EpochPlan, Schedule, WorkerReader
 from streaming.order.nodes.shard_uses import first_uses, sparsely_read
 from streaming.order.nodes.topology import Topology
-from streaming.order.nodes.worker import WorkerReader
 from streaming.order.report.explanation import Explanation, explain, node_warning
 from streaming.order.report.working_set import WorkingSet, working_set
 from streaming.order.spec import OrderSpec
 from streaming.order.weights import StreamWeight, resolve_draws
 
 __all__ = [
-    "BATCHINGS",
-    "REMAINDERS",
     "Catalog",
     "Cursor",
     "EpochOrder",
@@ -30,6 +27,7 @@ __all__ = [
     "Explanation",
     "OrderReader",
     "OrderSpec",
+    "Schedule",
     "StreamWeight",
     "Topology",
     "WorkerReader",

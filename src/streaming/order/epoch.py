@@ -13,10 +13,9 @@ from streaming.order.bits import Purpose, derive_key
 from streaming.order.catalog import Catalog
 from streaming.order.shuffle.table import SHUFFLES
 from streaming.order.spec import OrderSpec
-from streaming.order.sub_orders.reader import SubOrderReader, sub_order_reader
 from streaming.order.sub_orders.runs import Drawn, sum_of_run_squares, sum_of_squares
 from streaming.order.sub_orders.sampling import Sampling, draw
-from streaming.order.sub_orders.sub_order import Mixing, ShardUses, SubOrder
+from streaming.order.sub_orders.sub_order import Mixing, ShardUses, SubOrder, SubOrderReader, sub_order_reader
 from streaming.order.weights import checked_draws, one_pass
 
 MOST_DEFAULT_CANONICAL_NODES = 64

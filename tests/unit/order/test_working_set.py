@@ -92,7 +92,10 @@ def test_more_room_never_costs_more(in_use: float, room: float, more: float, vis
 def test_whole_passes_read_no_shard_sparsely(sizes: list[int], passes: int, nodes: int) -> None:
     """Whatever the number of nodes, every shard is needed whole."""
     if sum(sizes):
-        assert sparsely_read(_order(sizes, passes * sum(sizes)), Topology(nodes, 1), max_share=1 / 16, max_rows=500) is None
+        assert (
+            sparsely_read(_order(sizes, passes * sum(sizes)), Topology(nodes, 1), max_share=1 / 16, max_rows=500)
+            is None
+        )
 
 
 @given(

@@ -1,19 +1,27 @@
-"""The batches of one epoch, from a cursor on, for one topology and batch size: which rank gets which positions."""
+"""From settings to one worker's batches: the epochs of a run, their batches, and the sample ids that a worker reads.
+
+`Schedule` makes the orders and plans of all epochs, `EpochPlan` says which rank gets which positions, and
+`WorkerReader` reads the batches k = worker, worker + W, … of a rank.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
+from streaming.order.batching.table import BATCHINGS
+from streaming.order.catalog import Catalog
 from streaming.order.epoch import EpochOrder
 from streaming.order.nodes.assignment import all_canonical_nodes, canonical_nodes_at, canonical_nodes_of_batches
-from streaming.order.nodes.partition import SlotKeys, rank_positions
+from streaming.order.nodes.partition import NodeSlots, SlotKeys, node_slots, node_slots_by_sort, rank_positions
 from streaming.order.nodes.shard_uses import ReadsFrom, returning_shards, uses_of_node
-from streaming.order.nodes.slots import NodeSlots, node_slots, node_slots_by_sort
 from streaming.order.nodes.topology import Topology
+from streaming.order.spec import OrderSpec
+from streaming.order.weights import StreamWeight, resolve_draws
 
 REMAINDERS: Final = ("pad", "drop", "exact")
 _SLOTS_AT_ONCE: Final = 1 << 14
@@ -180,3 +188,119 @@ def _kept(left: int, n_groups: int, remainder: str) -> int:
     if remainder == "exact":
         return left
     return (-(-left // n_groups) if remainder == "pad" else left // n_groups) * n_groups
+
+
+_SAMPLES_PER_CANONICAL_NODE: Final = 128
+_FEWEST_PER_CALL: Final = 1 << 13
+_MOST_PER_CALL: Final = 1 << 17
+
+
+class WorkerReader:
+    """Reads one worker's batches of an epoch in order. Owns the windows of the order that it stands in. For one thread.
+
+    It plans ahead: at first just what is asked for, then up to 128 samples per canonical node of its node, at least
+    8,192. To plan batch by batch would cost ten times as much.
+    """
+
+    def __init__(self, plan: EpochPlan, rank: int, worker: int, n_workers: int) -> None:
+        if not 0 <= rank < plan.topology.n_ranks:
+            raise OptionError(f"rank must be 0 or more and below {plan.topology.n_ranks}, got {rank}")
+        if n_workers < 1 or not 0 <= worker < n_workers:
+            raise OptionError(f"worker must be 0 or more and below n_workers, got {worker} of {n_workers}")
+        self._plan = plan
+        self._rank = rank
+        self._n_workers = n_workers
+        self._reader = plan.order.reader()
+        n_canonical_nodes = sum(sub_order.n_canonical_nodes for sub_order in plan.order.sub_orders)
+        useful = _SAMPLES_PER_CANONICAL_NODE * -(-n_canonical_nodes // plan.topology.n_nodes)
+        self._most_per_call = min(max(_FEWEST_PER_CALL, useful), _MOST_PER_CALL)
+        self._per_call = 1
+        self._next_planned = worker  # the next batch to plan
+        self._next_handed = worker  # the next batch to hand out
+        self._ids = np.zeros(0, np.int64)
+        self._lengths = np.zeros(0, np.int64)
+
+    @property
+    def position(self) -> int:
+        """A lower bound on the positions that `next_ids` has still to return."""
+        return min(self._plan.start + self._next_handed * self._plan.global_batch, self._plan.stop)
+
+    def next_ids(self, min_samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sample ids of the next batches, batch after batch, and the length of each.
+
+        int64 (sample,), int64 (batch,). The batches are whole, at least one, with `min_samples` in all or a little
+        more. There are fewer only at the end of the epoch; after it the arrays are empty.
+        """
+        wanted = max(1, min_samples)
+        while len(self._ids) < wanted and self._next_planned < self._plan.n_batches:
+            self._plan_more(wanted - len(self._ids))
+        n_batches = min(int(np.searchsorted(np.cumsum(self._lengths), wanted, "left")) + 1, len(self._lengths))
+        lengths, self._lengths = self._lengths[:n_batches], self._lengths[n_batches:]
+        n_ids = int(lengths.sum())
+        ids, self._ids = self._ids[:n_ids], self._ids[n_ids:]
+        self._next_handed += n_batches * self._n_workers
+        return ids, lengths
+
+    def _plan_more(self, wanted: int) -> None:
+        n_samples = max(wanted, self._per_call)
+        self._per_call = min(self._most_per_call, 4 * n_samples)
+        n_batches = -(-n_samples // self._plan.batch_size)
+        stop = min(self._next_planned + n_batches * self._n_workers, self._plan.n_batches)
+        ks = np.arange(self._next_planned, stop, self._n_workers, dtype=np.int64)
+        self._next_planned += n_batches * self._n_workers
+        positions, lengths = self._plan.rank_batches(self._rank, ks)
+        ids = self._reader.ids(self._plan.source(positions))
+        # Under `exact` a rank may get no sample of the last batch. Then it has no such batch.
+        self._lengths = np.concatenate([self._lengths, lengths[lengths > 0]])
+        self._ids = np.concatenate([self._ids, ids])
+
+
+class Schedule:
+    """The epochs of a dataset. Immutable but for the orders that it keeps; shareable between threads.
+
+    `weights`: one per stream. `epoch_size`: samples in an epoch, None for what the weights say. `batch_size`: needed
+    where a batch comes from one stream, since the order then depends on it. Raises OptionError.
+    """
+
+    def __init__(
+        self,
+        spec: OrderSpec,
+        catalog: Catalog,
+        *,
+        weights: Sequence[StreamWeight],
+        epoch_size: int | None,
+        remainder: str,
+        batch_size: int | None,
+    ) -> None:
+        if remainder not in REMAINDERS:
+            raise OptionError(f"remainder must be one of {', '.join(map(repr, REMAINDERS))}; got {remainder!r}")
+        self._batching = BATCHINGS[spec.batching_method]
+        if self._batching.takes_units and batch_size is None:
+            raise OptionError(
+                f"batching_method={spec.batching_method!r} orders whole batches: give the dataset its batch_size"
+            )
+        self.spec = spec
+        self.catalog = catalog
+        self.remainder = remainder
+        self.draws: NDArray[np.int64] = resolve_draws(catalog, weights, epoch_size, spec.seed)
+        self._batch_size = batch_size
+        self._first: dict[int | None, EpochOrder] = {}
+
+    def order(self, epoch: int, topology: Topology) -> EpochOrder:
+        """The order of an epoch; only where a batch comes from one stream does it depend on the topology."""
+        unit = self._unit(topology)
+        if epoch:
+            return EpochOrder(self.spec, self.catalog, epoch, self.draws, unit)
+        order = self._first.get(unit)
+        if order is None:
+            order = self._first[unit] = EpochOrder(self.spec, self.catalog, 0, self.draws, unit)
+        return order
+
+    def plan(self, epoch: int, topology: Topology, batch_size: int, start: int = 0) -> EpochPlan:
+        """Who gets what in an epoch of which `start` samples are spent."""
+        return EpochPlan(self.order(epoch, topology), topology, batch_size, start=start, remainder=self.remainder)
+
+    def _unit(self, topology: Topology) -> int | None:
+        if self._batch_size is None or not self._batching.takes_units:
+            return None
+        return self._batch_size * (1 if self._batching.unit_goes_to_one_rank else topology.n_groups)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streaming.errors import OptionError
+from streaming.errors import MissingExtraError, OptionError
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 _OPENER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -42,12 +42,14 @@ def register_all(openers: Mapping[str, str]) -> None:
 
 
 def load_opener(scheme: str, opener: str) -> Callable[..., Any]:
-    """The function that `opener` names. Raises OptionError if it cannot be imported."""
+    """Import the function that `opener` names. Raises OptionError if that fails, MissingExtraError from its module."""
     module_name, _, path = opener.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
+    except MissingExtraError:
+        raise
     except (ImportError, AttributeError) as error:
         raise OptionError(
             f"the store of {scheme}:// cannot be opened: {opener!r} cannot be imported in the fetcher's process "

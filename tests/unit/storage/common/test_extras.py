@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -18,6 +20,18 @@ def test_a_missing_package_is_named_with_its_extra() -> None:
     """And what it was needed for."""
     with pytest.raises(MissingExtraError, match=r"tape:// needs the package 'tape'.*streaming-dataset\[tape\]"):
         needed("no_such_module_of_tapes", package="tape", extra="tape", purpose="tape://")
+
+
+def test_a_store_names_the_extra_that_it_lacks() -> None:
+    """Though its modules import the package at their top."""
+    program = (
+        "import sys; sys.modules['paramiko'] = None\n"
+        "from streaming.storage.connect import Stores\n"
+        "try: Stores({}).open('sftp://me@host/data', 1.0)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert re.match(r"MissingExtraError sftp:// needs .*streaming-dataset\[sftp\]", run.stdout)
 
 
 def test_every_extra_that_an_error_names_exists() -> None:

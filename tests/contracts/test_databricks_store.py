@@ -79,6 +79,28 @@ class TestDbfs(StoreContract):
             self.put(store, "a", b"new", tmp_path)
         assert {path: file.content for path, file in workspace.files.items()} == {"/data/sets/a": b"old"}
 
+    @pytest.mark.parametrize("old", [None, b"old"])
+    @pytest.mark.parametrize("refused", [set(), {1}, {2}, {3}, {3, 4}, {1, 2, 3, 4}])
+    def test_a_refused_move_costs_nothing(
+        self, store: Store, workspace: DatabricksDouble, tmp_path: Path, old: bytes | None, refused: set[int]
+    ) -> None:
+        """The old object stays, or is where the error says; a target that exists is no reason to fail."""
+        if old is not None:
+            workspace.write("/data/sets/a", old)
+        workspace.refused_moves = refused
+        error: Exception | None = None
+        try:
+            self.put(store, "a", b"new", tmp_path)
+        except ObjectForbiddenError as refusal:
+            error = refusal
+        left = {path: file.content for path, file in workspace.files.items()}
+        if error is None:
+            assert left == {"/data/sets/a": b"new"}
+        else:
+            assert refused
+            assert list(left.values()) == ([old] if old is not None else [])
+            assert "/data/sets/a" in left or all(repr(path) in str(error) for path in left)
+
     def test_the_sdk_reads_what_was_put(self, store: Store, workspace: DatabricksDouble, tmp_path: Path) -> None:
         """So the double is one of the interface that Databricks' own library talks to."""
         content = os.urandom(3 << 20)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from fsspec import AbstractFileSystem, register_implementation
+from fsspec.implementations.local import LocalFileSystem
 
 from streaming.errors import (
     ObjectForbiddenError,
@@ -144,6 +145,51 @@ def test_a_file_system_that_only_reads_says_so(tmp_path: Path) -> None:
         opened("only-reads", "", "folder").put("a", str(tmp_path / "file"))
     with pytest.raises(ObjectMissingError, match="a: it does not exist"):
         opened("swallows", "", "folder").put("a", str(tmp_path / "file"))
+
+
+class Refuses(LocalFileSystem):  # type: ignore[misc]
+    """A folder whose file system moves onto no file that exists, and refuses some moves by their number."""
+
+    protocol = "refuses"
+    refused: ClassVar[set[int]] = set()
+    kind: ClassVar[type[Exception]] = OSError
+    moves: ClassVar[Iterator[int]] = itertools.count(1)
+
+    def mv(self, path1: str, path2: str, **_: Any) -> None:
+        nth = next(self.moves)
+        if nth in self.refused:
+            raise self.kind(f"move {nth} is refused")
+        if os.path.exists(path2):
+            raise FileExistsError(path2)
+        os.rename(path1, path2)
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+@pytest.mark.parametrize("kind", [OSError, PermissionError, ConnectionError])
+@pytest.mark.parametrize("refused", [set(), {1}, {2}, {3}, {1, 3}, {3, 4}, {1, 3, 4}, {1, 2, 3, 4}])
+def test_a_refused_move_costs_nothing(
+    tmp_path: Path, old: bytes | None, kind: type[Exception], refused: set[int]
+) -> None:
+    """The old object stays, or is where the error says; a target that exists is no reason to fail."""
+    register_implementation("refuses", Refuses, clobber=True)
+    Refuses.refused, Refuses.kind, Refuses.moves = refused, kind, itertools.count(1)
+    folder = tmp_path / "store"
+    folder.mkdir()
+    if old is not None:
+        (folder / "a").write_bytes(old)
+    (tmp_path / "file").write_bytes(b"new")
+    error: Exception | None = None
+    try:
+        opened("refuses", "", str(folder).strip("/")).put("a", str(tmp_path / "file"))
+    except StorageError as refusal:
+        error = refusal
+    left = {path: path.read_bytes() for path in folder.iterdir()}
+    if error is None:
+        assert left == {folder / "a": b"new"}
+    else:
+        assert refused
+        assert list(left.values()) == ([old] if old is not None else [])
+        assert folder / "a" in left or all(repr(str(path)) in str(error) for path in left)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of an FTP client half made

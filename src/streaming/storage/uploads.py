@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import BinaryIO
 
-from streaming.errors import StorageError
+from streaming.errors import StorageError, StoreUnreachableError
 
 
 def open_upload(path: str, shown: str) -> BinaryIO:
@@ -27,6 +27,26 @@ def is_temporary(path: str) -> bool:
     """Whether a file is somebody's half-written upload, and so no object."""
     last = path.rpartition("/")[2]
     return last.startswith(".") and last.endswith(".tmp")
+
+
+def replace_in_steps(rename: Callable[[str, str], object], path: str, target: str) -> str:
+    """Rename `path` to `target` where a store renames onto no file that exists: rename the old file first.
+
+    Returns the hidden name of the old file, for the caller to delete. If the new file cannot take its place, the old
+    one gets its name back, or the error says what it is called.
+    """
+    kept = temporary_beside(target)
+    rename(target, kept)
+    try:
+        rename(path, target)
+    except Exception as error:
+        try:
+            rename(kept, target)
+        except Exception:
+            kind = type(error) if isinstance(error, StorageError) else StoreUnreachableError  # worth another try
+            raise kind(f"{error}; the file that was there is kept as {kept!r}") from error
+        raise
+    return kept
 
 
 class CountedFile:

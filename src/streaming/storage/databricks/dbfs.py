@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
 from streaming.storage.store import Content, ObjectFacts, Part
-from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
+from streaming.storage.uploads import is_temporary, open_upload, replace_in_steps, temporary_beside
 from streaming.storage.web.client import HttpClient
 
 _BLOCK_BYTES: Final = 1 << 20  # all that one request may ask for, or bring
@@ -39,19 +39,31 @@ class DbfsStore:
         return Part(facts, data)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
-        """See Store. DBFS does not move onto what is there: for a moment between, a file that is replaced is gone."""
+        """See Store. DBFS does not move onto a file that exists: one that is replaced is hidden for a moment."""
         target = self._whole(name)
         temporary = temporary_beside(target)
         with open_upload(path, self._shown(name)) as file:
             self._post("mkdirs", name, path=target.rpartition("/")[0] or "/")
             try:
                 self._write(name, temporary, file, moved)
-                self.delete(name)
-                self._post("move", name, source_path=temporary, destination_path=target)
+                self._replace(name, temporary, target)
             except BaseException:
                 with contextlib.suppress(StorageError):
                     self._post("delete", name, path=temporary)
                 raise
+
+    def _replace(self, name: str, path: str, target: str) -> None:
+        def move(path: str, target: str) -> None:
+            self._post("move", name, source_path=path, destination_path=target)
+
+        try:
+            move(path, target)
+        except StorageError as error:
+            if "RESOURCE_ALREADY_EXISTS" not in str(error):
+                raise
+            kept = replace_in_steps(move, path, target)
+            with contextlib.suppress(StorageError):  # the new file is in place, and the old one is hidden
+                self._post("delete", name, path=kept)
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
         """See Store. Hidden temporaries of writers are no objects."""

@@ -26,7 +26,7 @@ from streaming.storage.common.pool import Pool
 from streaming.storage.filesystems.fsspec_errors import meaning_of_error
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
-from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
+from streaming.storage.uploads import is_temporary, open_upload, replace_in_steps, temporary_beside
 from streaming.storage.url import Bucket
 
 _N_INSTANCES: Final = 16  # of a file system that has one connection
@@ -202,11 +202,13 @@ def _moves(files: Any) -> bool:
 def _replace(files: Any, path: str, target: str) -> None:
     try:
         files.mv(path, target)
-    except Exception:
-        if not files.exists(target):
+    except Exception as error:
+        files.invalidate_cache()
+        if isinstance(error, PermissionError) or not files.exists(target):
             raise
-        files.rm_file(target)  # some do not move onto what is there
-        files.mv(path, target)
+        kept = replace_in_steps(files.mv, path, target)  # some file systems do not move onto a file that exists
+        with contextlib.suppress(Exception):  # the new file is in place, and the old one is hidden
+            files.rm_file(kept)
 
 
 def _progress(moved: Callable[[int], None] | None) -> Any:

@@ -23,7 +23,7 @@ from streaming.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
 from streaming.testing.program import find_program
 from streaming.testing.web import WebServer

@@ -20,8 +20,8 @@ from streaming.errors import (
     StoreCannotError,
     StoreUnreachableError,
 )
-from streaming.storage.connect import Stores
 from streaming.storage.filesystems.fsspec import FileSystemStore, open_filesystem
+from streaming.storage.open_stores import Stores
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket

@@ -18,7 +18,7 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
 from streaming.testing.store_contract import StoreContract
 from support.hadoop_double import HadoopDouble, HadoopError

@@ -20,9 +20,9 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.storage.buckets.store import BucketStore
-from streaming.storage.connect import Stores, open_store
 from streaming.storage.oci.login import OciLogin, oci_login
 from streaming.storage.oci.store import OciStore, oci_s3
+from streaming.storage.open_stores import Stores, open_store
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket, parse_remote

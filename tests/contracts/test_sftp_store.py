@@ -20,9 +20,9 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.settings import StoreSettings
-from streaming.storage.sftp.connection import login_of
+from streaming.storage.sftp.connection import sftp_login
 from streaming.storage.sftp.store import N_CONNECTIONS, SftpStore, open_sftp
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket
@@ -243,7 +243,7 @@ def test_options_go_before_the_url_and_it_before_the_system() -> None:
     variables = {"COMPOSER_SFTP_KEY_FILE": "k", "COMPOSER_SFTP_KNOWN_HOSTS_FILE": "h", "HOME": "/home/me"}
 
     def login(name: str, **options: Any) -> Any:
-        return login_of(Bucket("sftp", name, "p"), StoreSettings(options, variables, timeout_s=1.0))
+        return sftp_login(Bucket("sftp", name, "p"), StoreSettings(options, variables, timeout_s=1.0))
 
     plain = login("u:p%40q@host:2222")
     assert (plain.user, plain.password, plain.host, plain.port) == ("u", "p@q", "host", 2222)

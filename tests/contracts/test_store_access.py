@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from streaming.errors import ObjectForbiddenError, OptionError, StoreUnreachableError
-from streaming.storage.buckets.region import region_of
-from streaming.storage.connect import Stores
+from streaming.storage.buckets.s3 import region_of
+from streaming.storage.open_stores import Stores
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.testing.azure import AzureServer, account_key
@@ -137,7 +137,7 @@ def test_an_anonymous_request_is_not_signed(answers: AnswerServer) -> None:
 
 
 def test_a_virtual_host_is_the_buckets(answers: AnswerServer) -> None:
-    """Asked through a proxy, which sees the name."""
+    """Access through a proxy, which sees the name."""
     options = {"endpoint": "http://store.example", "virtual_hosted_style": True, "proxy": answers.url}
     content(opened("s3://bucket/x", options, **KEYS))
     assert answers.asked[-1].target == "http://bucket.store.example/x/a"

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from streaming.storage.connect import Stores
 from streaming.storage.local import FolderStore
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
 from streaming.storage.web.store import WebStore
 from streaming.testing.azure import AzureServer

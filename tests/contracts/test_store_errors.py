@@ -19,7 +19,7 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
 from streaming.testing.azure import AzureServer
 from streaming.testing.gcs import GcsServer

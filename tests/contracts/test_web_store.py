@@ -16,7 +16,7 @@ from streaming.errors import (
     StoreMovedError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
 from streaming.testing.web import WebServer
 from support.answers import AnswerServer, Question, Reply

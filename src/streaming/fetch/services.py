@@ -19,7 +19,7 @@ from streaming.fetch.ranges import Ranges
 from streaming.fetch.tally import Tally
 from streaming.fetch.transfer import Claim, Means, claim_nothing
 from streaming.fetch.turns import Turns
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
 
 _N_PART_CONNECTIONS: Final = 15  # of one large file, beside its own thread's

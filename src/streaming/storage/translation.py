@@ -1,4 +1,4 @@
-"""Errors of a client library or the system as errors of this package: where they cross into it."""
+"""Where errors of a client library, or of the system, become errors of this package."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from streaming.errors import StorageError, StreamingError
 
 
 @contextlib.contextmanager
-def translating_errors(translate: Callable[[Exception], StorageError | None]) -> Iterator[None]:
+def translating_errors(
+    translate: Callable[[Exception], StorageError | None], *, shows_cause: bool = True
+) -> Iterator[None]:
     """Run a block whose errors are raised as what `translate` makes of them.
 
-    This package's own errors pass unchanged, and so do those for which `translate` gives None.
+    This package's own errors pass unchanged, and so do those for which `translate` gives None. `shows_cause=False` is
+    for libraries whose errors run over a page and say nothing that the translation does not.
     """
     try:
         yield
@@ -22,4 +25,4 @@ def translating_errors(translate: Callable[[Exception], StorageError | None]) ->
         translated = translate(error)
         if translated is None:
             raise
-        raise translated from error
+        raise translated from (error if shows_cause else None)

@@ -1,4 +1,4 @@
-"""A file on its way to a store."""
+"""Uploads: the local file, hidden temporaries, replacement in steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streaming.errors import StorageError, StoreUnreachableError
 
 
 def open_upload(path: str, shown: str) -> BinaryIO:
-    """The local file that is to become the object `shown`. Raises StorageError."""
+    """Open the local file for the upload to the object `shown`. Raises StorageError."""
     try:
         return open(path, "rb")
     except OSError as error:
@@ -18,19 +18,19 @@ def open_upload(path: str, shown: str) -> BinaryIO:
 
 
 def temporary_beside(target: str) -> str:
-    """A hidden name in the same folder, for a store that shows files before they are whole."""
+    """Return a new hidden name in the same folder, for stores that show files before they are whole."""
     folder, slash, last = target.rpartition("/")
     return f"{folder}{slash}.{last[:100]}.{os.urandom(8).hex()}.tmp"
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a file is somebody's half-written upload, and so no object."""
+    """Whether a path is that of an unfinished upload, which is not an object."""
     last = path.rpartition("/")[2]
     return last.startswith(".") and last.endswith(".tmp")
 
 
 def replace_in_steps(rename: Callable[[str, str], object], path: str, target: str) -> str:
-    """Rename `path` to `target` where a store renames onto no file that exists: rename the old file first.
+    """Replace the file at `target` where a store does not rename onto one that exists: rename the old file first.
 
     Returns the hidden name of the old file, for the caller to delete. If the new file cannot take its place, the old
     one gets its name back, or the error says what it is called.
@@ -50,22 +50,22 @@ def replace_in_steps(rename: Callable[[str, str], object], path: str, target: st
 
 
 class CountedFile:
-    """A file whose reader tells how far it is."""
+    """A file that reports how far it has been read."""
 
     def __init__(self, file: BinaryIO, moved: Callable[[int], None] | None) -> None:
         self._file, self._moved = file, moved
 
     def read(self, n_bytes: int = -1) -> bytes:
-        """As of any file; tells."""
+        """Like `file.read`, and reports progress."""
         chunk = self._file.read(n_bytes)
         if self._moved is not None:
             self._moved(self._file.tell())
         return chunk
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As of any file."""
+        """Like `file.seek`."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """As of any file."""
+        """Like `file.tell`."""
         return self._file.tell()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streaming.errors import OptionError
-from streaming.storage.options import VOCABULARY, Kind, checked_options, read_options
+from streaming.storage.options import VOCABULARY, OptionKind, checked_options, read_options
 from streaming.storage.schemes import known_schemes, scheme_named
 
 ALL = frozenset(VOCABULARY)
@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_refused(given: dict[str, Any], words: str) -> None
         read_options(given, ALL, scheme="s3")
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in VOCABULARY.items() if kind is Kind.SECRET))
+@pytest.mark.parametrize("name", sorted(name for name, kind in VOCABULARY.items() if kind is OptionKind.SECRET))
 def test_no_error_shows_a_secret(name: str) -> None:
     """Neither of a wrong type, nor given twice, nor where it is not taken."""
     wrong: list[tuple[dict[str, Any], frozenset[str]]] = [

@@ -12,7 +12,7 @@ import pytest
 
 from streaming.errors import OptionError
 from streaming.storage import register_all, register_store, registered_stores, registry
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.options import checked_options
 from streaming.storage.schemes import known_schemes, scheme_named
 from streaming.storage.url import Bucket, parse_remote
@@ -62,7 +62,7 @@ def test_registrations_travel_as_texts() -> None:
         f"register_all({registered_stores()!r})\n"
         "parse_remote('tape://robot/x')\n"
         "assert 'streaming.testing' not in sys.modules\n"
-        "from streaming.storage.connect import Stores\n"
+        "from streaming.storage.open_stores import Stores\n"
         "print(type(Stores({}).open('tape://robot/x', 5.0)).__name__)\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

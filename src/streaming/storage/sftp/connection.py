@@ -33,7 +33,7 @@ _KEEPALIVE_S: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class SftpLogin:
     """A server, and the user to log in as."""
 
     host: str
@@ -50,13 +50,13 @@ class Login:
         return f"sftp://{self.host}:{self.port}"
 
 
-def login_of(location: Bucket, settings: StoreSettings) -> Login:
+def sftp_login(location: Bucket, settings: StoreSettings) -> SftpLogin:
     """Read the login from options, then URL, then environment. Raises OptionError."""
     options, environment = options_for(location, settings.options), settings.environment
     person, _, machine = location.name.rpartition("@")
     user, _, password = (urllib.parse.unquote(part) for part in person.partition(":"))
     host, port = _host_and_port(machine)
-    return Login(
+    return SftpLogin(
         host,
         port,
         options.get("user") or user or getpass.getuser(),
@@ -91,7 +91,7 @@ class SftpConnection:
         return transport is not None and transport.is_active()
 
 
-def connected(login: Login, timeout_s: float) -> SftpConnection:
+def connected(login: SftpLogin, timeout_s: float) -> SftpConnection:
     """Connect to a known host and start a session. Raises OptionError and the kinds of StorageError."""
     client = SSHClient()
     try:
@@ -120,7 +120,7 @@ def connected(login: Login, timeout_s: float) -> SftpConnection:
         raise _why_not_connected(login, error) from error
 
 
-def _trust_known_hosts(client: SSHClient, login: Login) -> None:
+def _trust_known_hosts(client: SSHClient, login: SftpLogin) -> None:
     """Trust the hosts of the file that was named, else of the system and the user; paramiko rejects all others."""
     if login.known_hosts_file is not None:
         try:
@@ -136,7 +136,7 @@ def _trust_known_hosts(client: SSHClient, login: Login) -> None:
             client.load_system_host_keys(path)
 
 
-def _why_not_connected(login: Login, error: BaseException) -> BaseException:
+def _why_not_connected(login: SftpLogin, error: BaseException) -> BaseException:
     if isinstance(error, OptionError) or not isinstance(error, Exception):
         return error
     if isinstance(error, BadHostKeyException):

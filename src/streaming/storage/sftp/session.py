@@ -94,7 +94,7 @@ class SftpSession(SFTPClient):
         while asked or at < end:
             while at < end and len(asked) < _N_UNDER_WAY:
                 n_bytes = min(_BLOCK_BYTES, end - at)
-                asked.append((self._ask(answers, handle, at, n_bytes), at, n_bytes))
+                asked.append((self._request_block(answers, handle, at, n_bytes), at, n_bytes))
                 at += n_bytes
             number, offset, n_bytes = asked.popleft()
             try:
@@ -103,7 +103,7 @@ class SftpSession(SFTPClient):
                 return
             if len(data) < n_bytes:  # servers may give less than was asked for
                 offset, n_bytes = offset + len(data), n_bytes - len(data)
-                asked.appendleft((self._ask(answers, handle, offset, n_bytes), offset, n_bytes))
+                asked.appendleft((self._request_block(answers, handle, offset, n_bytes), offset, n_bytes))
             yield data
 
     def write(self, handle: bytes, file: BinaryIO, moved: Callable[[int], None] | None) -> int:
@@ -198,7 +198,7 @@ class SftpSession(SFTPClient):
     def _handle(self, kind: int, *fields: object) -> bytes:
         return _expected(sftp.CMD_HANDLE, *self._request(kind, *fields)).get_string()
 
-    def _ask(self, answers: _Answers, handle: bytes, offset: int, n_bytes: int) -> int:
+    def _request_block(self, answers: _Answers, handle: bytes, offset: int, n_bytes: int) -> int:
         return self._async_request(answers, sftp.CMD_READ, handle, sftp.int64(offset), n_bytes)
 
     def _answer(self, answers: _Answers, number: int) -> tuple[int, Message]:

@@ -26,7 +26,7 @@ from streaming.errors import (
 from streaming.storage.common.pool import Pool
 from streaming.storage.common.transport import read_timeout_s
 from streaming.storage.settings import StoreSettings
-from streaming.storage.sftp.connection import Login, SftpConnection, connected, login_of
+from streaming.storage.sftp.connection import SftpConnection, SftpLogin, connected, sftp_login
 from streaming.storage.sftp.session import NO_SUCH_FILE, PERMISSION_DENIED, SftpRefusedError, SftpSession
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.translation import translating_errors
@@ -40,13 +40,13 @@ _CHUNK_BYTES: Final = 1 << 20
 
 def open_sftp(location: Bucket, settings: StoreSettings) -> SftpStore:
     """Open `sftp://`. Connects when first used."""
-    login = login_of(location, settings)
-    silence_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
+    login = sftp_login(location, settings)
+    idle_timeout_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
     pool = Pool(
-        lambda: connected(login, silence_s),
+        lambda: connected(login, idle_timeout_s),
         limit=N_CONNECTIONS,
         place=str(login),
-        patience_s=max(_QUEUE_S, settings.timeout_s),
+        queue_timeout_s=max(_QUEUE_S, settings.timeout_s),
         close=lambda connection: connection.client.close(),
         is_alive=SftpConnection.is_alive,
         harmless=(StorageError, SftpRefusedError),
@@ -57,7 +57,7 @@ def open_sftp(location: Bucket, settings: StoreSettings) -> SftpStore:
 class SftpStore:
     """The files below a folder of an SFTP server."""
 
-    def __init__(self, login: Login, folder: str, pool: Pool[SftpConnection]) -> None:
+    def __init__(self, login: SftpLogin, folder: str, pool: Pool[SftpConnection]) -> None:
         self._login, self._folder, self._pool = login, folder, pool
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:

@@ -10,7 +10,7 @@ import pytest
 
 from streaming.errors import OptionError
 from streaming.storage.buckets.gcs_settings import GcsIdentity, gcs_settings
-from streaming.storage.buckets.s3_settings import Keys
+from streaming.storage.buckets.s3_settings import AccessKeys
 
 NOWHERE = {"HOME": "/nowhere"}
 
@@ -62,7 +62,7 @@ def test_options_go_before_the_environment(options: dict[str, Any], identity: Gc
     """Whatever is set there."""
     settings = gcs_settings({"GCS_KEY": "other", "GCS_SECRET": "other", **NOWHERE}, options)
     assert settings.identity is identity
-    assert settings.keys == (Keys("k", "s") if identity is GcsIdentity.HMAC else None)
+    assert settings.keys == (AccessKeys("k", "s") if identity is GcsIdentity.HMAC else None)
 
 
 def test_kinds_of_credentials_files_that_the_client_cannot_read_are_known(tmp_path: Path) -> None:

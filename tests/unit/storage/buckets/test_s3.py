@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import OptionError
-from streaming.storage.buckets.s3_settings import Identity, Keys, s3_settings
+from streaming.storage.buckets.s3_settings import AccessKeys, S3Identity, s3_settings
 from streaming.storage.settings import StoreSettings
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere"}
@@ -45,16 +45,16 @@ def test_credentials_are_looked_for_where_aws_looks(tmp_path: Path) -> None:
     web = {"AWS_WEB_IDENTITY_TOKEN_FILE": "f", "AWS_ROLE_ARN": "r"}
     container = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "u"}
     cases = [
-        (KEYS | home | web | {"AWS_SKIP_SIGNATURE": "true"}, Identity.UNSIGNED),
-        (KEYS | home | web | {"AWS_PROFILE": "p"}, Identity.KEYS),
-        (home | web, Identity.WEB_IDENTITY),
-        (home | container, Identity.PROFILE),
-        (empty | {"AWS_PROFILE": "p"}, Identity.PROFILE),
-        (empty | {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / ".aws" / "credentials")}, Identity.PROFILE),
-        (empty | container, Identity.CONTAINER),
-        (empty, Identity.INSTANCE),
-        (empty | {"AWS_EC2_METADATA_DISABLED": "true"}, Identity.NOBODY),
-        (empty | {"AWS_ACCESS_KEY_ID": "half"}, Identity.INSTANCE),
+        (KEYS | home | web | {"AWS_SKIP_SIGNATURE": "true"}, S3Identity.UNSIGNED),
+        (KEYS | home | web | {"AWS_PROFILE": "p"}, S3Identity.KEYS),
+        (home | web, S3Identity.WEB_IDENTITY),
+        (home | container, S3Identity.PROFILE),
+        (empty | {"AWS_PROFILE": "p"}, S3Identity.PROFILE),
+        (empty | {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / ".aws" / "credentials")}, S3Identity.PROFILE),
+        (empty | container, S3Identity.CONTAINER),
+        (empty, S3Identity.INSTANCE),
+        (empty | {"AWS_EC2_METADATA_DISABLED": "true"}, S3Identity.NOBODY),
+        (empty | {"AWS_ACCESS_KEY_ID": "half"}, S3Identity.INSTANCE),
     ]
     for environment, expected in cases:
         assert s3_settings("bucket", environment).identity is expected, environment
@@ -79,13 +79,17 @@ def test_options_go_before_the_environment() -> None:
     environment = KEYS | {"AWS_SESSION_TOKEN": "t", "AWS_REGION": "here", "S3_ENDPOINT_URL": "http://a"}
     options = {"access_key_id": "mine", "secret_access_key": "too", "region": "there", "endpoint": "https://b/"}
     settings = s3_settings("bucket", environment, options)
-    assert (settings.keys, settings.region, settings.endpoint) == (Keys("mine", "too", None), "there", "https://b")
-    assert settings.identity is Identity.OPTIONS
-    assert s3_settings("bucket", environment).keys == Keys("k", "s", "t")
+    assert (settings.keys, settings.region, settings.endpoint) == (
+        AccessKeys("mine", "too", None),
+        "there",
+        "https://b",
+    )
+    assert settings.identity is S3Identity.OPTIONS
+    assert s3_settings("bucket", environment).keys == AccessKeys("k", "s", "t")
     anonymous = s3_settings("bucket", environment, {"anonymous": True})
-    assert (anonymous.keys, anonymous.identity, anonymous.endpoint) == (None, Identity.ANONYMOUS, "http://a")
+    assert (anonymous.keys, anonymous.identity, anonymous.endpoint) == (None, S3Identity.ANONYMOUS, "http://a")
     profile = s3_settings("bucket", environment, {"profile": "p"})
-    assert (profile.keys, profile.identity, profile.profile) == (None, Identity.PROFILE, "p")
+    assert (profile.keys, profile.identity, profile.profile) == (None, S3Identity.PROFILE, "p")
     assert s3_settings("bucket", environment, {"requester_pays": True}).requester_pays
 
 

@@ -26,7 +26,7 @@ def test_a_store_names_the_extra_that_it_lacks() -> None:
     """Though its modules import the package at their top."""
     program = (
         "import sys; sys.modules['paramiko'] = None\n"
-        "from streaming.storage.connect import Stores\n"
+        "from streaming.storage.open_stores import Stores\n"
         "try: Stores({}).open('sftp://me@host/data', 1.0)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

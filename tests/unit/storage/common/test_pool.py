@@ -40,12 +40,12 @@ class Server:
         with self.lock:
             self.n_open -= 1
 
-    def pool(self, limit: int, *, patience_s: float = PATIENCE_S) -> Pool[int]:
+    def pool(self, limit: int, *, queue_timeout_s: float = PATIENCE_S) -> Pool[int]:
         return Pool(
             self.connect,
             limit=limit,
             place="tape://host",
-            patience_s=patience_s,
+            queue_timeout_s=queue_timeout_s,
             close=self.close,
             is_alive=lambda connection: connection not in self.broken,
             harmless=(ObjectMissingError,),
@@ -74,7 +74,7 @@ def test_threads_share_what_there_is(at_most: int) -> None:
 
 def test_who_waits_too_long_is_told() -> None:
     """As of a busy store; what is given back is there for the next."""
-    pool = Server().pool(2, patience_s=0.1)
+    pool = Server().pool(2, queue_timeout_s=0.1)
     first, _ = pool.take(), pool.take()
     with pytest.raises(StoreBusyError, match="none of 2 connections"):
         pool.take()
@@ -85,7 +85,7 @@ def test_who_waits_too_long_is_told() -> None:
 def test_a_server_that_is_down_is_no_queue() -> None:
     """With nobody to wait for, the refusal is the answer; when it is back, all may come again."""
     server = Server(at_most=1)
-    pool = server.pool(3, patience_s=0.1)
+    pool = server.pool(3, queue_timeout_s=0.1)
     only = pool.take()
     with pytest.raises(StoreBusyError):
         pool.take()
@@ -129,7 +129,7 @@ def test_settings_that_are_wrong_take_no_place() -> None:
             raise error
         return 7
 
-    pool = Pool(connect, limit=1, place="tape://host", patience_s=0.1, close=lambda _: None)
+    pool = Pool(connect, limit=1, place="tape://host", queue_timeout_s=0.1, close=lambda _: None)
     with pytest.raises(ValueError, match="user"):
         pool.take()
     assert pool.take() == 7

@@ -15,10 +15,10 @@ from streaming.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
-from streaming.storage.common.meaning import Asked
-from streaming.storage.filesystems.fsspec_errors import meaning_of_error
+from streaming.storage.common.diagnosis import Access
+from streaming.storage.filesystems.fsspec_errors import diagnose_error
 
-ASKED = Asked("tape://a", "tape://", "storage_options: none", has_credentials=False)
+ACCESS = Access("tape://a", "tape://", "storage_options: none", has_credentials=False)
 
 
 class ClientResponseError(Exception):
@@ -51,6 +51,6 @@ class ClientResponseError(Exception):
 )
 def test_an_error_is_what_it_says_of_itself(error: Exception, kind: type[StorageError]) -> None:
     """A status of HTTP, a builtin; what a client of the network raises is worth another try."""
-    found = meaning_of_error(error, ASKED).error("a", ASKED)
+    found = diagnose_error(error, ACCESS).error("a", ACCESS)
     assert type(found) is kind
     assert "tape://a/a" in str(found)

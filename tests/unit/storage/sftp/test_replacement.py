@@ -23,7 +23,7 @@ from streaming.errors import (
 )
 from streaming.storage.common.pool import Pool
 from streaming.storage.settings import StoreSettings
-from streaming.storage.sftp.connection import SftpConnection, login_of
+from streaming.storage.sftp.connection import SftpConnection, sftp_login
 from streaming.storage.sftp.session import SftpSession
 from streaming.storage.sftp.store import SftpStore
 from streaming.storage.url import Bucket
@@ -123,12 +123,12 @@ def _status(number: bytes, code: int, text: str) -> bytes:
 
 def store_on(channel: Any, folder: str = "/data") -> SftpStore:
     """A store whose every connection is this channel."""
-    login = login_of(Bucket("sftp", "me@host", ""), StoreSettings({}, {"HOME": "/nowhere"}, timeout_s=1.0))
+    login = sftp_login(Bucket("sftp", "me@host", ""), StoreSettings({}, {"HOME": "/nowhere"}, timeout_s=1.0))
     pool: Pool[SftpConnection] = Pool(
         lambda: SftpConnection(None, SftpSession(channel)),  # type: ignore[arg-type]
         limit=1,
         place="sftp://host",
-        patience_s=1.0,
+        queue_timeout_s=1.0,
         close=lambda _: None,
     )
     return SftpStore(login, folder, pool)

@@ -13,10 +13,10 @@ from streaming.errors import (
     StoreMovedError,
     TransferDamagedError,
 )
-from streaming.storage.common.meaning import Answer, Asked, meaning_of, read_answer
+from streaming.storage.common.diagnosis import Access, Refusal, diagnose, read_refusal
 
 SAS_OVER = "<AuthenticationErrorDetail>Signature not valid in the specified time frame</AuthenticationErrorDetail>"
-ASKED = Asked("s3://bucket/prefix", "http://endpoint:9000", "the keys of somebody", has_credentials=True)
+ACCESS = Access("s3://bucket/prefix", "http://endpoint:9000", "the keys of somebody", has_credentials=True)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ ASKED = Asked("s3://bucket/prefix", "http://endpoint:9000", "the keys of somebod
 )
 def test_each_answer_is_of_one_kind(status: int, body: str, kind: type[StorageError]) -> None:
     """And none of these is a request to slow down."""
-    meaning = meaning_of(read_answer(status, body), has_credentials=True)
-    assert (meaning.kind, meaning.is_throttled) == (kind, False)
+    diagnosis = diagnose(read_refusal(status, body), has_credentials=True)
+    assert (diagnosis.kind, diagnosis.is_throttled) == (kind, False)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_each_answer_is_of_one_kind(status: int, body: str, kind: type[StorageEr
 )
 def test_a_request_to_slow_down_is_known_in_every_dialect(status: int, body: str, wait_s: float | None) -> None:
     """With how long to wait, where it is said."""
-    meaning = meaning_of(read_answer(status, body, retry_after_s=wait_s), has_credentials=True)
-    error = meaning.error("key", ASKED)
+    diagnosis = diagnose(read_refusal(status, body, retry_after_s=wait_s), has_credentials=True)
+    error = diagnosis.error("key", ACCESS)
     assert isinstance(error, StoreBusyError)
     assert (error.is_throttled, error.retry_after_s) == (True, wait_s)
 
@@ -77,7 +77,7 @@ def test_a_request_to_slow_down_is_known_in_every_dialect(status: int, body: str
 @pytest.mark.parametrize("status", [301, 401, 403, 404, 412, 429, 500])
 def test_every_error_names_what_where_and_as_whom(status: int) -> None:
     """And what to check."""
-    said = str(meaning_of(Answer(status), has_credentials=True).error("some key", ASKED))
+    said = str(diagnose(Refusal(status), has_credentials=True).error("some key", ACCESS))
     for words in ("s3://bucket/prefix/some key", "http://endpoint:9000", "the keys of somebody", str(status)):
         assert words in said
     assert said.rpartition(";")[2].strip()
@@ -85,4 +85,4 @@ def test_every_error_names_what_where_and_as_whom(status: int) -> None:
 
 def test_who_asks_without_credentials_has_none_to_renew() -> None:
     """A 401 is then a refusal like any other."""
-    assert meaning_of(Answer(401), has_credentials=False).kind is ObjectForbiddenError
+    assert diagnose(Refusal(401), has_credentials=False).kind is ObjectForbiddenError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from streaming.errors import ObjectForbiddenError, OptionError
-from streaming.storage.buckets.s3_alikes import S3Alike, oss, r2
-from streaming.storage.connect import Stores
+from streaming.storage.buckets.s3_services import S3Service, oss, r2
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
 from streaming.testing.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from streaming.testing.store_contract import StoreContract
@@ -76,7 +76,7 @@ def test_oss_is_asked_at_the_buckets_own_host() -> None:
 def test_endpoints_are_found_where_users_say_them() -> None:
     """Options, the service's variables, then (R2) the AWS variables that its pages tell to set."""
 
-    def found(alike: S3Alike) -> tuple[str, str]:
+    def found(alike: S3Service) -> tuple[str, str]:
         return alike.endpoint, alike.region
 
     assert found(oss({}, {"OSS_REGION": "cn-hangzhou"})) == ("https://s3.oss-cn-hangzhou.aliyuncs.com", "cn-hangzhou")

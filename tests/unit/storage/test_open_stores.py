@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import OptionError
-from streaming.storage import connect, registry
-from streaming.storage.below import Below
-from streaming.storage.connect import Stores
+from streaming.storage import open_stores, registry
+from streaming.storage.open_stores import Stores
+from streaming.storage.prefix import PrefixStore
 
 COUNTED: list[object] = []
 
@@ -44,7 +44,7 @@ def test_the_same_settings_mean_the_same_store(counted: list[object]) -> None:
 
 def test_old_stores_are_let_go(counted: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that are renewed for weeks must not pile up; what is used stays."""
-    monkeypatch.setattr(connect, "_N_OPEN", 3)
+    monkeypatch.setattr(open_stores, "_N_OPEN", 3)
     stores = Stores({})
     used = stores.open("tape://used", 5.0)
     for i in range(10):
@@ -57,10 +57,10 @@ def test_streams_of_one_bucket_share_a_client() -> None:
     """Prefixes differ, the client does not; other options or another bucket do need another."""
     stores = Stores({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r"})
     opened = [stores.open(f"s3://bucket/{i}", 5.0) for i in range(5)]
-    assert all(isinstance(store, Below) for store in opened)
-    assert len({id(store._whole) for store in opened if isinstance(store, Below)}) == 1
+    assert all(isinstance(store, PrefixStore) for store in opened)
+    assert len({id(store._whole) for store in opened if isinstance(store, PrefixStore)}) == 1
     others = [stores.open("s3://bucket/0", 5.0, {"region": "q"}), stores.open("s3://other/0", 5.0)]
-    assert len({id(store._whole) for store in [opened[0], *others] if isinstance(store, Below)}) == 3
+    assert len({id(store._whole) for store in [opened[0], *others] if isinstance(store, PrefixStore)}) == 3
 
 
 def test_a_folder_takes_no_options(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Alibaba's OSS and Cloudflare's R2 are S3 in other words; SeaweedFS in their place."""
+"""Alibaba's OSS and Cloudflare's R2 speak S3's protocol; SeaweedFS takes their place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def s3() -> Iterator[S3Server]:
 
 
 class TestOss(StoreContract):
-    """oss:// with its variables; SeaweedFS does not take a bucket in the host's name."""
+    """oss:// with its variables, but with the bucket in the path, as SeaweedFS demands."""
 
     @pytest.fixture
     def store(self, s3: S3Server) -> Store:
@@ -55,15 +55,15 @@ class TestR2(StoreContract):
 
 
 class Anything(HttpDouble):
-    """A proxy in whose answer every object is there."""
+    """A proxy that answers as if every object existed."""
 
     def answer(self, request: Request) -> Reply:
         moment = "Wed, 21 Oct 2015 07:28:00 GMT"
         return Reply(200, b"abc", {"ETag": '"1"', "Last-Modified": moment})
 
 
-def test_oss_is_asked_at_the_buckets_own_host() -> None:
-    """It takes no other requests; seen by a proxy."""
+def test_oss_requests_go_to_the_buckets_host() -> None:
+    """OSS takes no other requests. A proxy sees the host."""
     with Anything.started() as proxy:
         variables = {"OSS_ACCESS_KEY_ID": "k", "OSS_ACCESS_KEY_SECRET": "s"}
         options = {"proxy": proxy.url, "endpoint": "http://s3.oss-cn-beijing.aliyuncs.com"}
@@ -73,11 +73,11 @@ def test_oss_is_asked_at_the_buckets_own_host() -> None:
     assert "/cn-beijing/s3/aws4_request" in request.headers["Authorization"]
 
 
-def test_endpoints_are_found_where_users_say_them() -> None:
-    """Options, the service's variables, then (R2) the AWS variables that its pages tell to set."""
+def test_endpoints_come_from_options_and_variables() -> None:
+    """Options come first, then the service's variables, and for R2 the AWS variables of its documentation."""
 
-    def found(alike: S3Service) -> tuple[str, str]:
-        return alike.endpoint, alike.region
+    def found(service: S3Service) -> tuple[str, str]:
+        return service.endpoint, service.region
 
     assert found(oss({}, {"OSS_REGION": "cn-hangzhou"})) == ("https://s3.oss-cn-hangzhou.aliyuncs.com", "cn-hangzhou")
     assert found(oss({"region": "oss-cn-hangzhou"}, {}))[0] == "https://s3.oss-cn-hangzhou.aliyuncs.com"
@@ -95,8 +95,8 @@ def test_endpoints_are_found_where_users_say_them() -> None:
             ask({"endpoint": "x"}, {})
 
 
-def test_keys_are_found_where_users_say_them(s3: S3Server) -> None:
-    """Options before variables; errors say which were taken, and never their values."""
+def test_keys_come_from_options_and_variables(s3: S3Server) -> None:
+    """Options win over variables; errors say which keys were used, but never their values."""
 
     def identity(remote: str, variables: dict[str, str], **options: Any) -> str:
         asked = {"endpoint": s3.endpoint, "virtual_hosted_style": False, **options}

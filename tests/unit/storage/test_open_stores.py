@@ -1,4 +1,4 @@
-"""Open stores are kept, one per place and settings."""
+"""Open stores are kept: one per place and settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTED: list[object] = []
 
 
 def open_counted(location: object, settings: object) -> object:
-    """An opener that tells of each store it opens."""
+    """An opener that records each call."""
     COUNTED.append(settings)
     return object()
 
@@ -28,7 +28,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_the_same_settings_mean_the_same_store(counted: list[object]) -> None:
-    """Any difference means another: place, patience, options, use."""
+    """A difference in place, time-out, options or use means another store."""
     stores = Stores({})
     first = stores.open("tape://a/x", 5.0, {"token": "1", "region": "r"})
     assert stores.open("tape://a/x", 5.0, {"region": "r", "token": "1"}) is first
@@ -42,8 +42,8 @@ def test_the_same_settings_mean_the_same_store(counted: list[object]) -> None:
     assert len({id(store) for store in (first, *others)}) == 6 == len(counted)
 
 
-def test_old_stores_are_let_go(counted: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials that are renewed for weeks must not pile up; what is used stays."""
+def test_old_stores_are_dropped(counted: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores of renewed credentials do not pile up over weeks; one in use stays."""
     monkeypatch.setattr(open_stores, "_N_OPEN", 3)
     stores = Stores({})
     used = stores.open("tape://used", 5.0)
@@ -54,7 +54,7 @@ def test_old_stores_are_let_go(counted: list[object], monkeypatch: pytest.Monkey
 
 
 def test_streams_of_one_bucket_share_a_client() -> None:
-    """Prefixes differ, the client does not; other options or another bucket do need another."""
+    """Prefixes share a client; other options or another bucket have another."""
     stores = Stores({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "r"})
     opened = [stores.open(f"s3://bucket/{i}", 5.0) for i in range(5)]
     assert all(isinstance(store, PrefixStore) for store in opened)
@@ -64,7 +64,7 @@ def test_streams_of_one_bucket_share_a_client() -> None:
 
 
 def test_a_folder_takes_no_options(tmp_path: Path) -> None:
-    """They would have no effect."""
+    """Options would have no effect there."""
     Stores({}).open(str(tmp_path), 5.0)
     with pytest.raises(OptionError, match="takes none"):
         Stores({}).open(str(tmp_path), 5.0, {"region": "r"})

@@ -1,4 +1,4 @@
-"""`storage_options`: names that mean the same everywhere, and nothing that is silently ignored."""
+"""`storage_options`: a name means the same for every store, and nothing is silently ignored."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ALL = frozenset(VOCABULARY)
         ({"region": "r", "aws_region": "r"}, {"region": "r"}),
     ],
 )
-def test_what_users_of_other_clients_write_is_understood(given: dict[str, Any], read: dict[str, Any]) -> None:
-    """One name each, whatever the alias and its case."""
+def test_names_of_other_clients_are_understood(given: dict[str, Any], read: dict[str, Any]) -> None:
+    """Each alias, in upper or lower case, is read as its name in the vocabulary."""
     assert read_options(given, ALL, scheme="s3") == read
 
 
@@ -51,15 +51,15 @@ def test_what_users_of_other_clients_write_is_understood(given: dict[str, Any], 
         ({"region": "a", "region_name": "b"}, "given twice"),
     ],
 )
-def test_what_does_not_fit_is_refused(given: dict[str, Any], words: str) -> None:
-    """With what would fit."""
+def test_wrong_options_are_refused(given: dict[str, Any], words: str) -> None:
+    """The error says what would be accepted."""
     with pytest.raises(OptionError, match=words):
         read_options(given, ALL, scheme="s3")
 
 
 @pytest.mark.parametrize("name", sorted(name for name, kind in VOCABULARY.items() if kind is OptionKind.SECRET))
 def test_no_error_shows_a_secret(name: str) -> None:
-    """Neither of a wrong type, nor given twice, nor where it is not taken."""
+    """Whether it has a wrong type, is given twice, or is not taken by the store."""
     wrong: list[tuple[dict[str, Any], frozenset[str]]] = [
         ({name: ["HIDDEN"]}, ALL),
         ({name: "HIDDEN", name.upper(): "HIDDEN2"}, ALL),
@@ -73,7 +73,7 @@ def test_no_error_shows_a_secret(name: str) -> None:
 
 @pytest.mark.parametrize("scheme", known_schemes())
 def test_every_scheme_takes_names_of_the_vocabulary(scheme: str) -> None:
-    """And says which."""
+    """The table lists no other names."""
     row = scheme_named(scheme)
     assert row is not None
     if row.options is not None:
@@ -82,8 +82,8 @@ def test_every_scheme_takes_names_of_the_vocabulary(scheme: str) -> None:
             read_options({"no-such": 1}, row.options, scheme=scheme)
 
 
-def test_options_are_checked_before_they_travel() -> None:
-    """Against the scheme, and for what another process cannot be sent; a folder takes none."""
+def test_options_are_checked_before_they_are_sent() -> None:
+    """Options the scheme does not take, and values that are not JSON, are errors; a folder takes none."""
     assert checked_options("s3://b/x", None) == {}
     assert checked_options("s3://b/x", {"aws_region": "r"}) == {"aws_region": "r"}
     wrong: list[tuple[str, Any, str]] = [

@@ -1,4 +1,4 @@
-"""What the environment says about reaching a bucket."""
+"""How options and environment combine for a bucket of S3."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streaming.storage.settings import StoreSettings
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere"}
 
 
-def test_the_endpoint_of_the_predecessor_goes_first() -> None:
-    """Then the one for S3, then the one for all of AWS; none is AWS itself."""
+def test_the_predecessors_endpoint_wins() -> None:
+    """Next come the variable for S3, and that for all of AWS; without any, the endpoint is AWS itself."""
     urls = {
         "S3_ENDPOINT_URL": "http://a",
         "AWS_ENDPOINT_URL_S3": "https://b/",
@@ -37,8 +37,8 @@ def test_the_endpoint_of_the_predecessor_goes_first() -> None:
         s3_settings("bucket", KEYS | {"S3_ENDPOINT_URL": "localhost:9000"})
 
 
-def test_credentials_are_looked_for_where_aws_looks(tmp_path: Path) -> None:
-    """Each source counts only without those before it."""
+def test_credentials_are_looked_up_as_aws_does(tmp_path: Path) -> None:
+    """Each source counts only if those before it are absent."""
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "credentials").write_text("[default]\n")
     home, empty = {"HOME": str(tmp_path)}, {"HOME": "/nowhere"}
@@ -61,7 +61,7 @@ def test_credentials_are_looked_for_where_aws_looks(tmp_path: Path) -> None:
 
 
 def test_other_variables_are_honoured() -> None:
-    """Regions, buckets whose reader pays, the ACL of what is uploaded."""
+    """They set regions, buckets whose requester pays, and the ACL of uploads."""
     environment = KEYS | {
         "AWS_DEFAULT_REGION": "eu-west-1",
         "MOSAICML_STREAMING_AWS_REQUESTER_PAYS": "one,two",
@@ -74,8 +74,8 @@ def test_other_variables_are_honoured() -> None:
     assert s3_settings("two", KEYS).region is None
 
 
-def test_options_go_before_the_environment() -> None:
-    """Keys of the environment are not mixed with those of the options, nor is its session token."""
+def test_options_win_over_the_environment() -> None:
+    """Neither keys nor a session token of the environment are mixed with keys of the options."""
     environment = KEYS | {"AWS_SESSION_TOKEN": "t", "AWS_REGION": "here", "S3_ENDPOINT_URL": "http://a"}
     options = {"access_key_id": "mine", "secret_access_key": "too", "region": "there", "endpoint": "https://b/"}
     settings = s3_settings("bucket", environment, options)
@@ -107,13 +107,13 @@ def test_options_go_before_the_environment() -> None:
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, str | bool]) -> None:
-    """Half a pair of keys is no pair."""
+    """So is half of a pair of keys."""
     with pytest.raises(OptionError, match="storage_options"):
         s3_settings("bucket", KEYS, options)
 
 
-def test_settings_hold_no_secret() -> None:
-    """They may be printed."""
+def test_settings_show_no_secret() -> None:
+    """Their `repr` can be printed."""
     secrets = {"AWS_SECRET_ACCESS_KEY": "SECRETVALUE", "AWS_SESSION_TOKEN": "SECRETVALUE"}
     assert "SECRETVALUE" not in repr(s3_settings("bucket", KEYS | secrets))
     assert "SECRETVALUE" not in repr(StoreSettings({"a": "SECRETVALUE"}, secrets, 1.0))

@@ -1,4 +1,4 @@
-"""Packages that only one kind of store needs."""
+"""Optional packages: each is needed by one kind of store."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TOP = Path(__file__).parents[4]
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:
-    """And what it was needed for."""
+    """The error also says what needs the package."""
     with pytest.raises(MissingExtraError, match=r"tape:// needs the package 'tape'.*streaming-dataset\[tape\]"):
         needed("no_such_module_of_tapes", package="tape", extra="tape", purpose="tape://")
 
 
-def test_a_store_names_the_extra_that_it_lacks() -> None:
-    """Though its modules import the package at their top."""
+def test_a_store_names_its_missing_extra() -> None:
+    """Although its modules import the package at their top."""
     program = (
         "import sys; sys.modules['paramiko'] = None\n"
         "from streaming.storage.open_stores import Stores\n"
@@ -35,7 +35,7 @@ def test_a_store_names_the_extra_that_it_lacks() -> None:
 
 
 def test_every_extra_that_an_error_names_exists() -> None:
-    """With the package that it names."""
+    """The extra contains the package that the error names."""
     project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     named = set()

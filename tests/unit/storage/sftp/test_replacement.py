@@ -1,4 +1,4 @@
-"""An upload over SFTP never costs the old object, whatever the server refuses and whenever it hangs up."""
+"""An upload over SFTP never loses the old object, whatever the server refuses and whenever it hangs up."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FileServer:
         self.files: dict[str, bytearray] = {TARGET: bytearray(OLD)} if target == "a file" else {}
         self.folders = {"/data", *([TARGET] if target == "a folder" else [])}
         self.removed: list[str] = []
-        self.hangs_up_before = self.hangs_up_after = 0  # which rename
+        self.hangs_up_before = self.hangs_up_after = 0  # the number of a rename
         self._has_extension, self._refused, self._code = has_extension, refused, code
         self._renames = itertools.count(1)
         self._asked, self._answers = bytearray(), list[bytes]()
@@ -122,7 +122,7 @@ def _status(number: bytes, code: int, text: str) -> bytes:
 
 
 def store_on(channel: Any, folder: str = "/data") -> SftpStore:
-    """A store whose every connection is this channel."""
+    """Return a store that has this channel as its only connection."""
     login = sftp_login(Bucket("sftp", "me@host", ""), StoreSettings({}, {"HOME": "/nowhere"}, timeout_s=1.0))
     pool: Pool[SftpConnection] = Pool(
         lambda: SftpConnection(None, SftpSession(channel)),  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def store_on(channel: Any, folder: str = "/data") -> SftpStore:
 
 
 def put(server: FileServer, folder: Path) -> StorageError | None:
-    """Upload the new object; the error, if there was one."""
+    """Upload the new object; return the error if there was one."""
     (folder / "file").write_bytes(NEW)
     try:
         store_on(server).put("shard", str(folder / "file"))
@@ -145,7 +145,7 @@ def put(server: FileServer, folder: Path) -> StorageError | None:
 
 
 def check_no_loss(server: FileServer, target: str, error: StorageError | None) -> None:
-    """The new object is in place; or the old one is, or it is where the error says."""
+    """Check that the new object is in place, or the old one, or that the error names the old one's place."""
     assert TARGET not in server.removed
     left = {path: bytes(content) for path, content in server.files.items()}
     if error is None:
@@ -162,10 +162,10 @@ def check_no_loss(server: FileServer, target: str, error: StorageError | None) -
 @pytest.mark.parametrize("target", ["nothing", "a file", "a folder"])
 @pytest.mark.parametrize("code", [NO_SUCH_FILE, PERMISSION_DENIED, FAILURE, OP_UNSUPPORTED, FILE_ALREADY_EXISTS])
 @pytest.mark.parametrize("refused", [(), (1,), (2,), (3,), (1, 2), (1, 3), (3, 4), (1, 3, 4), (1, 2, 3, 4)])
-def test_what_is_refused_costs_nothing_and_is_named(
+def test_a_refused_rename_loses_nothing_and_is_named(
     tmp_path: Path, has_extension: bool, target: str, code: int, refused: tuple[int, ...]
 ) -> None:
-    """Any renames, for any reason, over nothing, a file or a folder, with OpenSSH's extension and without."""
+    """Any renames may be refused for any reason, over nothing, a file or a folder, with the extension or without."""
     server = FileServer(target, has_extension=has_extension, refused=refused, code=code)
     error = put(server, tmp_path)
     check_no_loss(server, target, error)
@@ -180,7 +180,7 @@ def test_what_is_refused_costs_nothing_and_is_named(
 @pytest.mark.parametrize("target", ["nothing", "a file"])
 @pytest.mark.parametrize("code", [NO_SUCH_FILE, PERMISSION_DENIED, OP_UNSUPPORTED])
 def test_only_a_target_that_exists_is_moved_away(tmp_path: Path, target: str, code: int) -> None:
-    """Any other reason is the error, after one rename and no more."""
+    """A refusal for another reason is raised after the first rename."""
     server = FileServer(target, has_extension=False, refused=(1,), code=code)
     assert put(server, tmp_path) is not None
     assert next(server._renames) == 2
@@ -191,10 +191,10 @@ def test_only_a_target_that_exists_is_moved_away(tmp_path: Path, target: str, co
 @pytest.mark.parametrize("target", ["nothing", "a file"])
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_server_that_hangs_up_costs_nothing(
+def test_a_server_that_hangs_up_loses_nothing(
     tmp_path: Path, has_extension: bool, target: str, is_done: bool, nth: int
 ) -> None:
-    """Before it does what was asked, and after; another try is worth it, and helps."""
+    """It hangs up before a rename or after; the error is worth another attempt, which succeeds."""
     server = FileServer(target, has_extension=has_extension, refused=(3,) if nth == 4 else ())
     if is_done:
         server.hangs_up_after = nth
@@ -248,7 +248,7 @@ def openssh(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
 
 
 def test_openssh_replaces_with_its_extension_and_without(openssh: ServerProcess, tmp_path: Path) -> None:
-    """Files and links to files; nothing hidden is left."""
+    """Files and links to files are replaced, and no hidden file remains."""
     (tmp_path / "file").write_bytes(NEW)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "aim").write_bytes(OLD)
@@ -261,7 +261,7 @@ def test_openssh_replaces_with_its_extension_and_without(openssh: ServerProcess,
 
 
 def test_openssh_does_not_replace_a_folder(openssh: ServerProcess, tmp_path: Path) -> None:
-    """It is neither moved nor emptied, and the upload is taken away."""
+    """The folder is neither moved nor emptied, and the upload is removed."""
     (tmp_path / "file").write_bytes(NEW)
     (tmp_path / "data" / "folder" / "below").mkdir(parents=True)
     with pytest.raises(StorageError, match="the server answered: Failure"):
@@ -270,7 +270,7 @@ def test_openssh_does_not_replace_a_folder(openssh: ServerProcess, tmp_path: Pat
 
 
 def test_names_that_are_not_utf_8_are_listed(openssh: ServerProcess, tmp_path: Path) -> None:
-    """And read under the name that the list gives."""
+    """They can be read under the names that the list gives."""
     name = b"\xff.bin"
     with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
         file.write(OLD)

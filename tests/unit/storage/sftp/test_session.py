@@ -1,4 +1,4 @@
-"""SFTP with servers that are not OpenSSH's: what the protocol allows, and what it does not."""
+"""SFTP with servers other than OpenSSH's: everything the protocol allows works, and violations are errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTENT = bytes(range(256)) * 1000
 
 
 class Server:
-    """The other end of a channel: answers from memory, with habits."""
+    """The other end of a channel, with configurable behaviour."""
 
     def __init__(self, *, at_most: int = 1 << 20, reverses: bool = False, greeting: bytes | None = None) -> None:
         self._at_most, self._reverses = at_most, reverses
@@ -74,16 +74,16 @@ def session(server: Any) -> SftpSession:
 
 @pytest.mark.parametrize("at_most", [1 << 20, 20_000, 777])
 @pytest.mark.parametrize("reverses", [False, True])
-def test_bytes_come_in_order_whatever_the_server_gives(at_most: int, reverses: bool) -> None:
-    """In smaller pieces than were asked for, and the last answer first."""
+def test_bytes_come_in_order_whatever_the_server_sends(at_most: int, reverses: bool) -> None:
+    """Pieces may be smaller than requested, and answers may come in reverse order."""
     ours = session(Server(at_most=at_most, reverses=reverses))
     handle = ours.open_to_read("/a")
     for begin, end in ((0, len(CONTENT)), (5, 5), (100_000, 200_001), (len(CONTENT) - 3, len(CONTENT) + 90_000)):
         assert b"".join(ours.read(handle, begin, end)) == CONTENT[begin:end]
 
 
-def test_who_stops_in_the_middle_leaves_a_session_that_is_good() -> None:
-    """Answers that nobody wants are dropped when they come."""
+def test_a_read_that_stops_early_leaves_the_session_usable() -> None:
+    """Unwanted answers are dropped when they arrive."""
     server = Server()
     ours = session(server)
     handle = ours.open_to_read("/a")
@@ -94,14 +94,14 @@ def test_who_stops_in_the_middle_leaves_a_session_that_is_good() -> None:
     assert dict(ours._expecting) == {}  # type: ignore[attr-defined]
 
 
-def test_attributes_are_read_with_all_that_may_be_in_them() -> None:
-    """Owners, and extensions that nobody knows."""
+def test_all_optional_attributes_are_parsed() -> None:
+    """Owners, and unknown extensions, are skipped."""
     found = session(Server()).stat("/a")
     assert (found.st_size, found.st_mode, found.st_atime, found.st_mtime) == (5, 0o100644, 7, 8)
 
 
-def test_a_refusal_leaves_the_session_good() -> None:
-    """It has the server's code and words."""
+def test_a_refusal_leaves_the_session_usable() -> None:
+    """The error has the server's code and text."""
     server = Server()
     ours = session(server)
     server.refuses[17] = 3
@@ -114,7 +114,7 @@ def test_a_refusal_leaves_the_session_good() -> None:
 @pytest.mark.parametrize("kind", [6, 4])
 @pytest.mark.parametrize("n_blocks", [1, 300])
 def test_a_refused_write_is_an_error(kind: int, n_blocks: int) -> None:
-    """One of many under way, or the close, which is where a quota shows on some servers."""
+    """Whether one of many writes under way is refused, or the close, where some servers report a quota."""
     server = Server()
     ours = session(server)
     handle = ours.open_new("/a")
@@ -135,7 +135,7 @@ def test_a_refused_write_is_an_error(kind: int, n_blocks: int) -> None:
         packet(103, struct.pack(">I", 3)),  # another kind
     ],
 )
-def test_what_is_not_sftp_is_broken(greeting: bytes) -> None:
-    """Never a wrong answer, an endless wait or an error of Python's."""
+def test_anything_but_sftp_is_a_broken_session(greeting: bytes) -> None:
+    """It never means a wrong answer, an endless wait or a built-in error."""
     with pytest.raises(SftpBrokenError):
         session(Server(greeting=greeting))

@@ -192,9 +192,7 @@ def test_a_refused_move_loses_nothing(
         assert folder / "a" in left or all(repr(str(path)) in str(error) for path in left)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # from an FTP client whose constructor failed
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an FTP client's constructor failed
 def test_a_file_system_that_cannot_be_opened_is_a_wrong_setting() -> None:
     """A missing package, a missing or senseless option, and a chain of URLs are errors."""
     with pytest.raises(OptionError, match="box"):

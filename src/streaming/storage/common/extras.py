@@ -8,7 +8,7 @@ from typing import Any
 from streaming.errors import MissingExtraError
 
 
-def needed(module: str, *, package: str, extra: str, purpose: str) -> Any:
+def import_extra(module: str, *, package: str, extra: str, purpose: str) -> Any:
     """Import a module. Raises MissingExtraError, which names the extra that brings its package."""
     try:
         return importlib.import_module(module)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.errors import ObjectForbiddenError, OptionError
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 from streaming.storage.common.transport import check_endpoint
 from streaming.storage.web.client import Headers, HttpSettings
 
@@ -44,7 +44,7 @@ def databricks_login(options: Mapping[str, Any], environment: Mapping[str, str],
 
 
 def _by_sdk(host: str | None, given: dict[str, Any], http: HttpSettings) -> DatabricksLogin:
-    core = needed(
+    core = import_extra(
         "databricks.sdk.core", package="databricks-sdk", extra="databricks", purpose="logging in to Databricks"
     )
     try:

@@ -21,7 +21,7 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.storage.common.diagnosis import Access
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 from streaming.storage.common.pool import Pool
 from streaming.storage.filesystems.fsspec_errors import diagnose_error
 from streaming.storage.settings import StoreSettings
@@ -40,7 +40,7 @@ _TIMES: Final = ("mtime", "modified", "LastModified", "last_modified", "modify",
 
 def open_filesystem(location: Bucket, settings: StoreSettings) -> FileSystemStore:
     """Open any scheme of fsspec that no other store has. Connects when first used."""
-    fsspec = needed("fsspec", package="fsspec", extra="fsspec", purpose=f"{location.scheme}://")
+    fsspec = import_extra("fsspec", package="fsspec", extra="fsspec", purpose=f"{location.scheme}://")
     if "::" in location.name + location.prefix:
         raise OptionError(f"{location.shown}: chained URLs (with '::') are not read; name one file system")
     try:
@@ -51,7 +51,7 @@ def open_filesystem(location: Bucket, settings: StoreSettings) -> FileSystemStor
     named = ", ".join(sorted(settings.options)) or "none"
     access = Access(location.shown, f"{location.scheme}://", f"storage_options: {named}", bool(settings.options))
     pool: Pool[Any] = Pool(
-        lambda: _connected(fsspec, location, settings.options, access),
+        lambda: _connect(fsspec, location, settings.options, access),
         limit=_N_INSTANCES_ASYNC if kind.async_impl else _N_INSTANCES,
         place=location.shown,
         queue_timeout_s=max(_QUEUE_S, settings.timeout_s),
@@ -61,7 +61,7 @@ def open_filesystem(location: Bucket, settings: StoreSettings) -> FileSystemStor
     return FileSystemStore(access, top, pool)
 
 
-def _connected(fsspec: Any, location: Bucket, options: Mapping[str, Any], access: Access) -> Any:
+def _connect(fsspec: Any, location: Bucket, options: Mapping[str, Any], access: Access) -> Any:
     try:
         return fsspec.core.url_to_fs(str(location), skip_instance_cache=True, **options)[0]
     except (TypeError, ValueError, ImportError) as error:

@@ -24,7 +24,7 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 from streaming.storage.common.transport import read_timeout_s
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
@@ -46,7 +46,7 @@ _FAILOVER: Final = {  # all name nodes of a cluster are tried a few times; the c
 
 def open_hdfs(location: Bucket, settings: StoreSettings) -> HdfsStore:
     """Open `hdfs://`. Connects when first used."""
-    hdfs = needed("hdfs_native", package="hdfs-native", extra="hdfs", purpose="hdfs://")
+    hdfs = import_extra("hdfs_native", package="hdfs-native", extra="hdfs", purpose="hdfs://")
     idle_timeout_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
     own, hadoop = _options(settings)
     hadoop = {**_FAILOVER, "dfs.client.socket-timeout": str(int(idle_timeout_s * 1000)), **hadoop}

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from streaming.errors import StorageError
 from streaming.storage.common.diagnosis import Access, Diagnosis, diagnose, read_refusal, unreachable
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 from streaming.storage.hub.place import HubPlace
 from streaming.storage.settings import StoreSettings
 from streaming.storage.translation import translating_errors
@@ -74,7 +74,7 @@ class HubWriter:
         return {"repo_id": self._place.repo, "repo_type": "dataset", "revision": self._place.revision}
 
     def _hub(self) -> Any:
-        hub = needed("huggingface_hub", package="huggingface_hub", extra="hf", purpose="writing to hf://")
+        hub = import_extra("huggingface_hub", package="huggingface_hub", extra="hf", purpose="writing to hf://")
         importlib.import_module("huggingface_hub.utils").disable_progress_bars()
         hub.get_session().timeout = self._timeout_s  # it has none by itself
         return hub

@@ -51,16 +51,16 @@ class HubStore:
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
-        answer, facts = self._got(name, f"bytes={offset}-" if offset else None, version)
+        answer, facts = self._get_answer(name, f"bytes={offset}-" if offset else None, version)
         return content_of(answer, facts, offset, shown=self._shown(name))
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
-        answer, facts = self._got(name, f"bytes={begin}-{end - 1}", version)
+        answer, facts = self._get_answer(name, f"bytes={begin}-{end - 1}", version)
         return part_of(answer, facts, begin, end, shown=self._shown(name))
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
-        """See Store. Simultaneous puts become one commit."""
+        """See Store. Simultaneous puts may share a commit."""
         n_bytes = self._writer.put(name, path, moved)
         if (found := self.head(name)).n_bytes != n_bytes:
             raise TransferDamagedError(f"{self._shown(name)}: {n_bytes} bytes were sent, {found.n_bytes} are there")
@@ -88,7 +88,7 @@ class HubStore:
 
     def head(self, name: str) -> ObjectFacts:
         """See Store."""
-        return self._followed("HEAD", name, None, None)[1]
+        return self._follow("HEAD", name, None, None)[1]
 
     def delete(self, name: str) -> None:
         """See Store."""
@@ -96,7 +96,7 @@ class HubStore:
             self.head(name)
             self._writer.delete(name)
 
-    def _got(self, name: str, byte_range: str | None, version: str | None) -> tuple[HttpAnswer, ObjectFacts]:
+    def _get_answer(self, name: str, byte_range: str | None, version: str | None) -> tuple[HttpAnswer, ObjectFacts]:
         """GET an object, or a range of it, in that version."""
         known = self._redirects.of(name, version) if version is not None else None
         if known is not None:
@@ -104,12 +104,12 @@ class HubStore:
             with contextlib.suppress(StorageError):  # links expire; the hub knows a new one, or the reason
                 return self._elsewhere.request("GET", url, name=name, headers=_range(byte_range)), facts
             self._redirects.forget(name)
-        answer, facts, link = self._followed("GET", name, byte_range, version)
+        answer, facts, link = self._follow("GET", name, byte_range, version)
         if link is not None:
             self._redirects.remember(name, link, facts)
         return answer, facts
 
-    def _followed(
+    def _follow(
         self, method: str, name: str, byte_range: str | None, version: str | None
     ) -> tuple[HttpAnswer, ObjectFacts, str | None]:
         """Follow redirects to the answer; return it, the facts, and its URL if that is not at the hub.

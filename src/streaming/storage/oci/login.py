@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.errors import OptionError
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _key_id(found: Mapping[str, str], home: str, path: str) -> str:
 
 
 def _key(path: str, passphrase: str | None) -> Any:
-    keys = needed(
+    keys = import_extra(
         "cryptography.hazmat.primitives.serialization",
         package="cryptography",
         extra="oci",

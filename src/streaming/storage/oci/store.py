@@ -78,12 +78,12 @@ class OciStore:
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
-        answer = self._got(name, {"Range": f"bytes={offset}-"} if offset else {}, version)
+        answer = self._get_answer(name, {"Range": f"bytes={offset}-"} if offset else {}, version)
         return content_of(answer, self._facts(answer, name), offset, shown=self._shown(name))
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
-        answer = self._got(name, {"Range": f"bytes={begin}-{end - 1}"}, version)
+        answer = self._get_answer(name, {"Range": f"bytes={begin}-{end - 1}"}, version)
         return part_of(answer, self._facts(answer, name), begin, end, shown=self._shown(name))
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
@@ -114,7 +114,7 @@ class OciStore:
         with contextlib.suppress(ObjectMissingError):
             self._request("DELETE", self._object(name), name).read()
 
-    def _got(self, name: str, headers: dict[str, str], version: str | None) -> HttpAnswer:
+    def _get_answer(self, name: str, headers: dict[str, str], version: str | None) -> HttpAnswer:
         if version is not None:
             headers = headers | {"If-Match": version}
         return self._request("GET", self._object(name), name, headers=headers)

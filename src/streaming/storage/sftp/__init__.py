@@ -1,5 +1,5 @@
 """SFTP servers, through paramiko, which every module of this package imports."""
 
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 
-needed("paramiko", package="paramiko", extra="sftp", purpose="sftp://")
+import_extra("paramiko", package="paramiko", extra="sftp", purpose="sftp://")

@@ -91,7 +91,7 @@ class SftpConnection:
         return transport is not None and transport.is_active()
 
 
-def connected(login: SftpLogin, timeout_s: float) -> SftpConnection:
+def connect(login: SftpLogin, timeout_s: float) -> SftpConnection:
     """Connect to a known host and start a session. Raises OptionError and the kinds of StorageError."""
     client = SSHClient()
     try:

@@ -147,9 +147,9 @@ class SftpSession(SFTPClient):
     def replace(self, path: str, target: str) -> None:
         """Rename a file over `target`, in one step where the server has OpenSSH's extension.
 
-        Without it, RENAME refuses a target that exists. Then the old file is renamed, too, and deleted once the new one
-        is in place. If the server still refuses the new one, the old file gets its name back, or the error says what
-        it is called now. Any other refusal leaves the old file alone.
+        Without it, RENAME refuses a target that exists. Then the old file is renamed first, and deleted once the new
+        one is in place. If the server still refuses the new one, the old file gets its name back, or the error gives
+        its new name. Any other refusal leaves the old file alone.
         """
         if _POSIX_RENAME in self._extensions:
             self.posix_rename(path, target)
@@ -185,7 +185,7 @@ class SftpSession(SFTPClient):
             raise
 
     def _is_file(self, path: str) -> bool:
-        """Whether there is a file, or a link, which RENAME moves like one."""
+        """Whether `path` is a file, or a link, which RENAME moves like a file."""
         try:
             mode = self.lstat(path).st_mode or 0
         except SftpRefusedError:
@@ -210,10 +210,10 @@ class SftpSession(SFTPClient):
             self._convert_status(fields)
         return kind, fields
 
-    # What follows replaces methods of paramiko's client.
+    # The methods below override those of paramiko's client.
 
     def _send_version(self) -> int:
-        """Greet the server and note its extensions."""
+        """Greet the server, and keep its list of extensions."""
         greeting = Message()
         greeting.add_int(3)
         self._send_packet(sftp.CMD_INIT, greeting)
@@ -231,7 +231,7 @@ class SftpSession(SFTPClient):
         return version
 
     def _read_all(self, n_bytes: int) -> bytes:
-        """Receive in large pieces; two calls a packet cost a third more processor time."""
+        """Receive in large pieces: two calls per packet cost a third more processor time."""
         while len(self._received) < n_bytes:
             came = self.sock.recv(1 << 18)
             if not came:
@@ -242,7 +242,7 @@ class SftpSession(SFTPClient):
         return taken
 
     def _convert_status(self, fields: Message) -> None:
-        """Keep the code, so that a refusal is no broken connection."""
+        """Raise refusals with their code; paramiko's errors for them look like a broken connection."""
         code, text = fields.get_int(), fields.get_string().decode(errors="replace")
         if code == sftp.SFTP_EOF:
             raise EOFError(text)
@@ -250,7 +250,7 @@ class SftpSession(SFTPClient):
             raise SftpRefusedError(code, text)
 
     def _adjust_cwd(self, path: str) -> bytes:
-        """Take names that are not UTF-8, as `entries` gives them."""
+        """Encode a path, also one that `entries` gives for a name that is not UTF-8."""
         return path.encode(errors="surrogateescape")
 
 
@@ -276,7 +276,7 @@ def _attributes(fields: Message) -> SFTPAttributes:
 
 
 def _data(fields: Message) -> bytes:
-    """The content of a data packet. `Message` would fill a packet that is too short up with zeros."""
+    """Return the content of a data packet. `Message.get_string` would pad a short packet with zeros."""
     n_bytes = fields.get_int()
     data = fields.get_remainder()
     if len(data) != n_bytes:

@@ -26,7 +26,7 @@ from streaming.errors import (
 from streaming.storage.common.pool import Pool
 from streaming.storage.common.transport import read_timeout_s
 from streaming.storage.settings import StoreSettings
-from streaming.storage.sftp.connection import SftpConnection, SftpLogin, connected, sftp_login
+from streaming.storage.sftp.connection import SftpConnection, SftpLogin, connect, sftp_login
 from streaming.storage.sftp.session import NO_SUCH_FILE, PERMISSION_DENIED, SftpRefusedError, SftpSession
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.translation import translating_errors
@@ -43,7 +43,7 @@ def open_sftp(location: Bucket, settings: StoreSettings) -> SftpStore:
     login = sftp_login(location, settings)
     idle_timeout_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
     pool = Pool(
-        lambda: connected(login, idle_timeout_s),
+        lambda: connect(login, idle_timeout_s),
         limit=N_CONNECTIONS,
         place=str(login),
         queue_timeout_s=max(_QUEUE_S, settings.timeout_s),

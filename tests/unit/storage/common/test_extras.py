@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import MissingExtraError
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 
 TOP = Path(__file__).parents[4]
 
@@ -19,7 +19,7 @@ TOP = Path(__file__).parents[4]
 def test_a_missing_package_is_named_with_its_extra() -> None:
     """The error also says what needs the package."""
     with pytest.raises(MissingExtraError, match=r"tape:// needs the package 'tape'.*streaming-dataset\[tape\]"):
-        needed("no_such_module_of_tapes", package="tape", extra="tape", purpose="tape://")
+        import_extra("no_such_module_of_tapes", package="tape", extra="tape", purpose="tape://")
 
 
 def test_a_store_names_its_missing_extra() -> None:

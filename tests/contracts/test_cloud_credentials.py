@@ -1,6 +1,6 @@
-"""How clouds say who asks: their own chains, each against a service on loopback that plays the cloud's.
+"""The clouds' chains of credentials, each against a service on loopback that plays the cloud's.
 
-The client library reads some variables from its process, so these tests set them there too.
+The client library reads some variables from its process, so these tests set them there as well.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from streaming.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
+from streaming.storage.url import parse_remote
 from streaming.testing.program import find_program
 from streaming.testing.web import WebServer
 from support.answers import AnswerServer, Question, Reply
@@ -42,7 +43,7 @@ def answers() -> Iterator[AnswerServer]:
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that knows of no account."""
+    """A process without any account."""
     for name in list(os.environ):
         if name.startswith(PREFIXES):
             monkeypatch.delenv(name)
@@ -53,10 +54,10 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(
     monkeypatch: pytest.MonkeyPatch, remote: str, variables: Mapping[str, str], options: Mapping[str, Any] | None = None
 ) -> Store:
-    """The store, in a process with these variables."""
+    """Open a store in a process with these variables."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    return Stores().open(remote, 20.0, options)
+    return Stores().open(parse_remote(remote), 20.0, options)
 
 
 def content(store: Store) -> bytes:
@@ -72,7 +73,7 @@ def as_json(value: object) -> Reply:
 
 
 def said_who(question: Question) -> Reply:
-    """An object that holds what the request was authorized with."""
+    """Return an object that holds the authorization of the request."""
     return Reply(200, ABOUT, question.headers.get("authorization", "nobody").encode())
 
 
@@ -85,10 +86,10 @@ def aws_keys(key: str, hours: float) -> Reply:
 
 
 @pytest.mark.parametrize(("hours", "n_askings"), [(1.0, 1), (-1.0, 4)])
-def test_a_machines_role_is_renewed_when_it_has_expired_and_not_before(
+def test_a_machines_keys_are_renewed_when_they_expire_and_not_before(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch, hours: float, n_askings: int
 ) -> None:
-    """Four reads: one asking if the keys last, and never a request with keys that are known to be over."""
+    """Four reads need one request for lasting keys; no read is sent with keys known to have expired."""
     n_given: list[str] = []
 
     def reply(question: Question) -> Reply:
@@ -109,10 +110,10 @@ def test_a_machines_role_is_renewed_when_it_has_expired_and_not_before(
     assert said == (["key-0"] * 4 if hours > 0 else n_given)
 
 
-def test_a_containers_credentials_are_asked_for(
+def test_a_containers_credentials_are_requested(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As ECS and EKS give them, with the token of a file."""
+    """ECS and EKS give them this way, for the token in a file."""
     (tmp_path / "token").write_text("pod")
     answers.reply = lambda question: aws_keys("of-the-pod", 1) if question.target == "/keys" else said_who(question)
     variables = {
@@ -126,7 +127,7 @@ def test_a_containers_credentials_are_asked_for(
 
 
 def test_a_web_identity_becomes_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By the token service, which is asked encrypted only; where it fails, the error is about credentials."""
+    """The token service, which is reached by https only, gives them; its failure is an error about credentials."""
     keys = "<AccessKeyId>of-the-role</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>"
     result = f"<Credentials>{keys}<Expiration>{in_hours(1)}</Expiration></Credentials>"
     name = "AssumeRoleWithWebIdentity"
@@ -148,7 +149,7 @@ def test_a_web_identity_becomes_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         }
         assert b"Credential=of-the-role/" in content(opened(monkeypatch, "s3://bucket/x", variables))
         gone = {**variables, "AWS_ENDPOINT_URL_STS": "https://127.0.0.1:9/sts"}
-        with pytest.raises(StoreUnreachableError, match="no credentials could be had"):  # worth another try
+        with pytest.raises(StoreUnreachableError, match="no credentials could be had"):  # worth another attempt
             content(opened(monkeypatch, "s3://bucket/x", gone))
         refused = {**variables, "AWS_ENDPOINT_URL_STS": f"{url}/forbidden/sts"}
         with pytest.raises(ObjectForbiddenError, match="no credentials could be had"):
@@ -158,7 +159,7 @@ def test_a_web_identity_becomes_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_profile_is_read_from_its_files(
     answers: AnswerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Named by option or by AWS_PROFILE; with its region."""
+    """An option or AWS_PROFILE names it; its region counts."""
     (tmp_path / "credentials").write_text(
         "[default]\naws_access_key_id = default-key\naws_secret_access_key = s\n"
         "[other]\naws_access_key_id = other-key\naws_secret_access_key = s\n"
@@ -190,15 +191,15 @@ def test_a_profile_is_read_from_its_files(
 
 
 def google_machine(answers: AnswerServer) -> dict[str, str]:
-    """The variables of a machine whose metadata service answers here, by name and by address."""
+    """Return the variables of a machine whose metadata service, by name and by address, is this server."""
     host = answers.url.partition("://")[2]
     return {"GCE_METADATA_HOST": host, "GCE_METADATA_IP": host, "GOOGLE_BASE_URL": answers.url}
 
 
-def test_a_machines_google_account_is_asked_for_its_token_once(
+def test_a_token_of_a_machines_google_account_is_requested_once(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With nothing set: the metadata service names the account and gives the token, for as long as it lasts."""
+    """Without any variables, the metadata service names the account and gives a token, which is kept while valid."""
     n_tokens: list[str] = []
 
     def reply(question: Question) -> Reply:
@@ -216,10 +217,10 @@ def test_a_machines_google_account_is_asked_for_its_token_once(
     assert n_tokens == ["Google"]
 
 
-def test_a_metadata_service_that_fails_for_a_while_is_asked_again(
+def test_a_metadata_service_that_fails_for_a_while_is_retried(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One failed renewal is an error that another try can mend, not the end."""
+    """A failed renewal is an error that is worth another attempt."""
     fails = [Reply(500), Reply(500)]  # by name and by address
 
     def reply(question: Question) -> Reply:
@@ -243,7 +244,7 @@ def test_a_metadata_service_that_fails_for_a_while_is_asked_again(
 def test_a_service_account_signs_its_own_token(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
 ) -> None:
-    """From its file or text, by option or variable."""
+    """Its JSON is a file or a text, given by option or variable."""
     openssl = find_program("openssl", how="install openssl")
     key = subprocess.run([openssl, "genrsa", "2048"], capture_output=True, check=True, text=True).stdout
     account = {
@@ -269,11 +270,11 @@ def test_a_service_account_signs_its_own_token(
 def test_an_account_of_another_cloud_is_exchanged_by_googles_own_library(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A kind of credentials file that the client does not read; what is wrong with it is told when it is used."""
+    """The client cannot read this kind of credentials file; mistakes in it are reported when it is used."""
     (tmp_path / "subject").write_text("jwt")
     account = {
         "type": "external_account",
-        # One of a project would make Google's library ask for the project's name.
+        # A project's credentials would make Google's library request the name of the project.
         "audience": "//iam.googleapis.com/locations/global/workforcePools/p/providers/q",
         "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
         "token_url": f"{answers.url}/token",
@@ -294,10 +295,10 @@ def test_an_account_of_another_cloud_is_exchanged_by_googles_own_library(
 # --- Azure
 
 
-def test_a_machines_azure_identity_is_asked_for_its_token_once(
+def test_a_token_of_a_machines_azure_identity_is_requested_once(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the service that a variable names."""
+    """A variable names the service."""
     n_tokens: list[str] = []
 
     def reply(question: Question) -> Reply:
@@ -322,7 +323,7 @@ def test_a_machines_azure_identity_is_asked_for_its_token_once(
 def test_a_login_of_the_azure_cli_is_used(
     answers: AnswerServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The program `az` is asked for a token."""
+    """The program `az` gives a token."""
     token = {"accessToken": "of-the-cli", "expiresOn": "2199-01-01 00:00:00.000000", "tokenType": "Bearer"}
     more = {"expires_on": 7226582400, "subscription": "s", "tenant": "t"}
     (tmp_path / "az").write_text(f"#!/bin/sh\necho '{json.dumps(token | more)}'\n")
@@ -339,7 +340,7 @@ def test_a_login_of_the_azure_cli_is_used(
 
 
 def test_a_token_that_is_refused_may_be_renewed(answers: AnswerServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is of a kind of its own; new options open a new store, with the new token."""
+    """The error has its own kind; new options open a new store with the new token."""
     answers.reply = lambda question: Reply(401) if "old" in question.headers["authorization"] else said_who(question)
     for remote, options in {
         "azure://box/x": {"endpoint": answers.url, "account_name": "acc"},
@@ -351,11 +352,13 @@ def test_a_token_that_is_refused_may_be_renewed(answers: AnswerServer, monkeypat
         assert content(opened(monkeypatch, remote, {}, {**options, "token": "new"})) == b"Bearer new"
 
 
-# --- nobody
+# --- no account
 
 
-def test_a_machine_without_an_account_asks_unsigned(answers: AnswerServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, and says so when it is refused; uploads to Google are refused before they begin."""
+def test_a_machine_without_an_account_sends_unsigned_requests(
+    answers: AnswerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so at once, and a refusal says so; uploads to Google are refused before they begin."""
     aws = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": answers.url, "S3_ENDPOINT_URL": answers.url, "AWS_REGION": "here"}
     google = {"GCE_METADATA_HOST": answers.url.partition("://")[2], "GOOGLE_BASE_URL": answers.url}
     azure = {
@@ -369,4 +372,4 @@ def test_a_machine_without_an_account_asks_unsigned(answers: AnswerServer, monke
             content(opened(monkeypatch, remote, variables))
         assert "authorization" not in answers.asked[-1].headers
     with pytest.raises(OptionError, match="cannot be written"):
-        Stores().open_for_uploads("gs://bucket/x")
+        Stores().open_for_uploads(parse_remote("gs://bucket/x"))

@@ -1,4 +1,4 @@
-"""Databricks volumes and DBFS, against a double of their HTTP interfaces."""
+"""Volumes of Databricks, and DBFS, against a double of their HTTP interfaces."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from streaming.errors import (
     StoreBusyError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
+from streaming.storage.url import parse_remote
 from streaming.testing.store_contract import StoreContract
 from support.databricks_double import CLIENT_ID, CLIENT_SECRET, DatabricksDouble
 from support.http_double import Reply
@@ -34,7 +35,7 @@ def workspace() -> Iterator[DatabricksDouble]:
 
 
 def opened(workspace: DatabricksDouble, remote: str = f"{VOLUME}/data", **options: Any) -> Store:
-    return Stores(workspace.variables()).open(remote, 20.0, options)
+    return Stores(workspace.variables()).open(parse_remote(remote), 20.0, options)
 
 
 class TestVolume(StoreContract):
@@ -45,7 +46,7 @@ class TestVolume(StoreContract):
         return opened(workspace)
 
     def test_the_sdk_reads_and_writes_the_same(self, store: Store, workspace: DatabricksDouble, tmp_path: Path) -> None:
-        """So the double is one of the interface that Databricks' own library talks to."""
+        """So the double has the interface that Databricks' own library uses."""
         self.put(store, "sub/a b", b"ours", tmp_path)
         client = databricks.sdk.WorkspaceClient(host=workspace.url, token="dapi-secret")
         answer = client.files.download("/Volumes/c/s/v/data/sub/a b").contents
@@ -66,21 +67,43 @@ class TestDbfs(StoreContract):
     def store(self, workspace: DatabricksDouble) -> Store:
         return opened(workspace, "dbfs:/data/sets")
 
-    def test_temporaries_are_no_objects(self, store: Store, workspace: DatabricksDouble) -> None:
-        """What another writer has not finished is not listed."""
+    def test_temporaries_are_not_objects(self, store: Store, workspace: DatabricksDouble) -> None:
+        """Unfinished uploads of another writer are not listed."""
         workspace.write("/data/sets/.a.0123456789abcdef.tmp", b"")
         assert list(store.list()) == []
 
     def test_a_failed_put_leaves_nothing(self, store: Store, workspace: DatabricksDouble, tmp_path: Path) -> None:
-        """Neither the object nor its temporary; what was there stays."""
+        """Neither object nor temporary remains; an old object stays."""
         workspace.write("/data/sets/a", b"old")
         workspace.faults.append(("POST /api/2.0/dbfs/close", Reply(500)))
         with pytest.raises(StoreBusyError):
             self.put(store, "a", b"new", tmp_path)
         assert {path: file.content for path, file in workspace.files.items()} == {"/data/sets/a": b"old"}
 
+    @pytest.mark.parametrize("old", [None, b"old"])
+    @pytest.mark.parametrize("refused", [set(), {1}, {2}, {3}, {3, 4}, {1, 2, 3, 4}])
+    def test_a_refused_move_loses_nothing(
+        self, store: Store, workspace: DatabricksDouble, tmp_path: Path, old: bytes | None, refused: set[int]
+    ) -> None:
+        """The old object stays, or the error names its place; a target that exists is no reason to fail."""
+        if old is not None:
+            workspace.write("/data/sets/a", old)
+        workspace.refused_moves = refused
+        error: Exception | None = None
+        try:
+            self.put(store, "a", b"new", tmp_path)
+        except ObjectForbiddenError as refusal:
+            error = refusal
+        left = {path: file.content for path, file in workspace.files.items()}
+        if error is None:
+            assert left == {"/data/sets/a": b"new"}
+        else:
+            assert refused
+            assert list(left.values()) == ([old] if old is not None else [])
+            assert "/data/sets/a" in left or all(repr(path) in str(error) for path in left)
+
     def test_the_sdk_reads_what_was_put(self, store: Store, workspace: DatabricksDouble, tmp_path: Path) -> None:
-        """So the double is one of the interface that Databricks' own library talks to."""
+        """So the double has the interface that Databricks' own library uses."""
         content = os.urandom(3 << 20)
         self.put(store, "a", content, tmp_path)
         client = databricks.sdk.WorkspaceClient(host=workspace.url, token="dapi-secret")
@@ -89,7 +112,7 @@ class TestDbfs(StoreContract):
 
 
 def test_a_list_follows_its_pages(workspace: DatabricksDouble) -> None:
-    """And agrees with what a head says."""
+    """Its facts equal those of `head`."""
     for i in range(25):
         workspace.write(f"/Volumes/c/s/v/data/{i % 3}/{i}", bytes(i))
     workspace.page_size = 4
@@ -99,8 +122,8 @@ def test_a_list_follows_its_pages(workspace: DatabricksDouble) -> None:
     assert listed[7] == store.head("1/7")
 
 
-def test_a_body_that_is_cut_is_no_content(workspace: DatabricksDouble) -> None:
-    """Of a volume; what came until then can be gone on from."""
+def test_a_cut_body_is_an_error(workspace: DatabricksDouble) -> None:
+    """A cut read of a volume is an error, and can be resumed."""
     content = os.urandom(3 << 20)
     workspace.write("/Volumes/c/s/v/data/a", content)
     workspace.faults.append(("GET /api/2.0/fs/files", Reply(cut_after=2 << 20)))
@@ -113,7 +136,7 @@ def test_a_body_that_is_cut_is_no_content(workspace: DatabricksDouble) -> None:
 
 
 def test_a_workspace_that_is_busy_is_throttled(workspace: DatabricksDouble) -> None:
-    """With the seconds that it asks for."""
+    """The error has the seconds to wait."""
     for remote, path in ((f"{VOLUME}/data", "fs/files"), ("dbfs:/data", "dbfs/get-status")):
         body = b'{"error_code": "REQUEST_LIMIT_EXCEEDED", "message": "slow down"}'
         workspace.faults.append((f"/api/2.0/{path}", Reply(429, body, {"Retry-After": "4"})))
@@ -123,14 +146,14 @@ def test_a_workspace_that_is_busy_is_throttled(workspace: DatabricksDouble) -> N
 
 
 def test_a_wrong_token_is_forbidden(workspace: DatabricksDouble) -> None:
-    """And is in no message."""
+    """No message contains the token."""
     for remote in (f"{VOLUME}/data", "dbfs:/data"):
         with pytest.raises(ObjectForbiddenError, match="token of storage_options") as caught:
             opened(workspace, remote, token="dapi-wrong").head("a")
         assert "dapi-wrong" not in str(caught.value)
 
 
-def test_what_arrived_is_compared(workspace: DatabricksDouble, tmp_path: Path) -> None:
+def test_the_stored_size_is_compared(workspace: DatabricksDouble, tmp_path: Path) -> None:
     """An upload that lost bytes is an error."""
     (tmp_path / "file").write_bytes(b"abc")
     workspace.write("/Volumes/c/s/v/data/a", b"ab")
@@ -139,8 +162,8 @@ def test_what_arrived_is_compared(workspace: DatabricksDouble, tmp_path: Path) -
         opened(workspace).put("a", str(tmp_path / "file"))
 
 
-def test_oauth_is_the_sdks_affair(workspace: DatabricksDouble) -> None:
-    """A service principal logs in; a wrong secret is refused in words that name none."""
+def test_the_sdk_logs_in_by_oauth(workspace: DatabricksDouble) -> None:
+    """A service principal logs in; the error for a wrong secret does not contain it."""
     workspace.write("/Volumes/c/s/v/data/a", b"abc")
     own = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
     assert opened(workspace, **own).head("a").n_bytes == 3
@@ -153,7 +176,7 @@ def test_oauth_is_the_sdks_affair(workspace: DatabricksDouble) -> None:
 
 
 def test_contradictions_are_refused(workspace: DatabricksDouble) -> None:
-    """A token and another log-in; an endpoint that is none; an option of other stores."""
+    """A token with another log-in, a malformed endpoint, and an option of other stores are errors."""
     with pytest.raises(OptionError, match="not both"):
         opened(workspace, token="t", client_id="c")
     with pytest.raises(OptionError, match="takes no 'region'"):

@@ -1,4 +1,4 @@
-"""HDFS by hdfs-native, against a double of Hadoop's protocol."""
+"""HDFS through hdfs-native, against a double of Hadoop's protocol."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
+from streaming.storage.url import parse_remote
 from streaming.testing.store_contract import StoreContract
 from support.hadoop_double import HadoopDouble, HadoopError
 
@@ -31,7 +32,7 @@ def hadoop() -> Iterator[HadoopDouble]:
 
 
 def opened(hadoop: HadoopDouble, **options: Any) -> Store:
-    return Stores({}).open(f"hdfs://{hadoop.authority}/data/sets", 20.0, options)
+    return Stores({}).open(parse_remote(f"hdfs://{hadoop.authority}/data/sets"), 20.0, options)
 
 
 class TestHdfs(StoreContract):
@@ -41,13 +42,13 @@ class TestHdfs(StoreContract):
     def store(self, hadoop: HadoopDouble) -> Store:
         return opened(hadoop)
 
-    def test_temporaries_are_no_objects(self, store: Store, hadoop: HadoopDouble, tmp_path: Path) -> None:
-        """What another writer has not finished is not listed."""
+    def test_temporaries_are_not_objects(self, store: Store, hadoop: HadoopDouble, tmp_path: Path) -> None:
+        """Unfinished uploads of another writer are not listed."""
         self.put(store, ".a.0123456789abcdef.tmp", b"half", tmp_path)
         assert list(store.list()) == []
 
     def test_a_put_that_fails_leaves_nothing(self, store: Store, hadoop: HadoopDouble, tmp_path: Path) -> None:
-        """Neither the object nor its temporary; what was there stays."""
+        """Neither object nor temporary remains; an old object stays."""
         self.put(store, "a", b"old", tmp_path)
         hadoop.failures.append(("rename2", HadoopError("java.io.IOException", "no")))
         with pytest.raises(StoreUnreachableError, match="no"):
@@ -55,8 +56,8 @@ class TestHdfs(StoreContract):
         assert list(hadoop.files) == ["/data/sets/a"]
         assert hadoop.content("/data/sets/a") == b"old"
 
-    def test_a_folder_is_no_object(self, store: Store, tmp_path: Path) -> None:
-        """Neither to read nor to replace."""
+    def test_a_folder_is_not_an_object(self, store: Store, tmp_path: Path) -> None:
+        """It can be neither read nor replaced."""
         self.put(store, "sub/a", b"abc", tmp_path)
         for ask in (store.get, store.head):
             with pytest.raises(ObjectMissingError, match="folder"):
@@ -65,8 +66,8 @@ class TestHdfs(StoreContract):
             self.put(store, "sub", b"abc", tmp_path)
 
 
-def test_a_data_node_that_dies_is_no_content(hadoop: HadoopDouble, tmp_path: Path) -> None:
-    """What came until then came; the rest can be asked for when it is back."""
+def test_a_data_node_that_dies_is_an_error(hadoop: HadoopDouble, tmp_path: Path) -> None:
+    """The bytes so far are good; the rest can be read when the node is back."""
     content = os.urandom(3 << 20)
     (tmp_path / "file").write_bytes(content)
     store = opened(hadoop)
@@ -81,8 +82,8 @@ def test_a_data_node_that_dies_is_no_content(hadoop: HadoopDouble, tmp_path: Pat
     assert got == content
 
 
-def test_what_the_name_node_says_is_told_apart(hadoop: HadoopDouble) -> None:
-    """Refused to this user; or broken on its side, which is worth another try."""
+def test_refusals_and_faults_of_the_name_node_differ(hadoop: HadoopDouble) -> None:
+    """A refusal to this user differs from a fault of the name node, which is worth another attempt."""
     store = opened(hadoop)
     denied = HadoopError("org.apache.hadoop.security.AccessControlException", "Permission denied: user=me")
     hadoop.failures.append(("getFileInfo", denied))
@@ -93,28 +94,28 @@ def test_what_the_name_node_says_is_told_apart(hadoop: HadoopDouble) -> None:
         store.head("a")
 
 
-def test_nobody_there_is_unreachable_soon() -> None:
-    """hdfs-native by itself would try for three minutes."""
+def test_an_absent_server_is_unreachable_soon() -> None:
+    """hdfs-native alone would try for three minutes."""
     with pytest.raises(StoreUnreachableError, match="refused"):
-        Stores({}).open("hdfs://127.0.0.1:9/data", 20.0).head("a")
+        Stores({}).open(parse_remote("hdfs://127.0.0.1:9/data"), 20.0).head("a")
 
 
-def test_a_silent_name_node_is_given_up() -> None:
-    """hdfs-native by itself would wait for ever."""
+def test_a_silent_name_node_is_abandoned() -> None:
+    """hdfs-native alone would wait for ever."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        store = Stores({}).open(f"hdfs://127.0.0.1:{server.getsockname()[1]}/data", 1.0)
+        store = Stores({}).open(parse_remote(f"hdfs://127.0.0.1:{server.getsockname()[1]}/data"), 1.0)
         with pytest.raises(StoreUnreachableError, match="said nothing for 1 s"):
             store.head("a")
 
 
 def test_settings_are_hadoops(hadoop: HadoopDouble, tmp_path: Path) -> None:
-    """From its folder of configuration, which may name the cluster; by storage_options; nothing else."""
+    """They come from its configuration folder, which may name the cluster, and from storage_options."""
     value = f"<property><name>fs.defaultFS</name><value>hdfs://{hadoop.authority}</value></property>"
     (tmp_path / "core-site.xml").write_text(f"<configuration>{value}</configuration>")
     for store in (
-        Stores({"HADOOP_CONF_DIR": str(tmp_path)}).open("hdfs:///data", 20.0),
-        Stores({}).open("hdfs:///data", 20.0, {"config_dir": str(tmp_path)}),
-        Stores({}).open("hdfs:///data", 20.0, {"fs.defaultFS": f"hdfs://{hadoop.authority}"}),
+        Stores({"HADOOP_CONF_DIR": str(tmp_path)}).open(parse_remote("hdfs:///data"), 20.0),
+        Stores({}).open(parse_remote("hdfs:///data"), 20.0, {"config_dir": str(tmp_path)}),
+        Stores({}).open(parse_remote("hdfs:///data"), 20.0, {"fs.defaultFS": f"hdfs://{hadoop.authority}"}),
     ):
         assert list(store.list()) == []
     with pytest.raises(OptionError, match="takes no 'region'"):
@@ -124,7 +125,7 @@ def test_settings_are_hadoops(hadoop: HadoopDouble, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_being_written_is_not_read(hadoop: HadoopDouble, tmp_path: Path) -> None:
-    """Or that was replaced since."""
+    """Nor is one that was replaced since."""
     (tmp_path / "file").write_bytes(b"abc")
     store = opened(hadoop)
     store.put("a", str(tmp_path / "file"))

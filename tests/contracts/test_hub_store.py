@@ -1,4 +1,4 @@
-"""The Hugging Face hub's data sets, against a double of its HTTP interface."""
+"""Data sets of the Hugging Face hub, against a double of its HTTP interface."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class TestHubStore(StoreContract):
     def store(self, hub: HubDouble) -> Store:
         return opened(hub)
 
-    def test_a_sub_path_is_where_files_go(self, store: Store, hub: HubDouble, tmp_path: Path) -> None:
-        """Names and bytes in the repository are those written, below the path of the URL."""
+    def test_files_are_written_below_the_path(self, store: Store, hub: HubDouble, tmp_path: Path) -> None:
+        """The repository has the names and bytes that were written, below the path of the URL."""
         contents = {"index.json": b"{}", "shards/0.mds": os.urandom(5000)}
         for name, content in contents.items():
             self.put(store, name, content, tmp_path)
         assert files_of(hub) == {f"data/{name}": content for name, content in contents.items()}
 
     def test_the_hubs_own_library_reads_what_was_put(self, store: Store, hub: HubDouble, tmp_path: Path) -> None:
-        """So the double is one of the interface that the library talks to."""
+        """So the double has the interface that the library uses."""
         self.put(store, "a", b"abc", tmp_path)
         self.put(store, "b", bytes(3000), tmp_path)
         api = huggingface_hub.HfApi(hub.url, token="hf_secret")
@@ -77,7 +77,7 @@ class TestHubStore(StoreContract):
 
 
 def test_a_revision_is_read_and_written(hub: HubDouble, tmp_path: Path) -> None:
-    """And the main branch is left alone."""
+    """The main branch stays unchanged."""
     hub.repos["org/name"].branches |= {"v1": {"data/a": b"old"}, "refs/pr/3": {"data/a": b"proposed"}}
     assert opened(hub, "org/name@v1/data").get_range("a", 0, 3).data == b"old"
     (tmp_path / "file").write_bytes(b"new")
@@ -86,8 +86,8 @@ def test_a_revision_is_read_and_written(hub: HubDouble, tmp_path: Path) -> None:
     assert files_of(hub) == {}
 
 
-def test_urls_mean_what_they_say() -> None:
-    """Organisation, name, revision (a slash in it written %2F, or a reference's) and path."""
+def test_urls_are_parsed() -> None:
+    """They hold organisation, name, revision and path; a slash in a revision is %2F, except in references."""
 
     def place(path: str, name: str = "datasets") -> tuple[str, str, str]:
         found = hub_place(Bucket("hf", name, path), {}, {"HOME": "/nowhere"})
@@ -105,8 +105,8 @@ def test_urls_mean_what_they_say() -> None:
             place(wrong, name)
 
 
-def test_tokens_are_found_where_the_hubs_tools_look(tmp_path: Path) -> None:
-    """Option, variables, file; never shown."""
+def test_tokens_are_looked_up_as_the_hubs_tools_do(tmp_path: Path) -> None:
+    """An option, variables and a file are read, in this order; `repr` never shows the token."""
 
     def token(options: dict[str, str], environment: dict[str, str]) -> str | None:
         place = hub_place(Bucket("hf", "datasets", "o/n"), options, environment)
@@ -124,8 +124,8 @@ def test_tokens_are_found_where_the_hubs_tools_look(tmp_path: Path) -> None:
     assert token({}, {"HOME": "/nowhere"}) is None
 
 
-def test_ranges_of_one_version_ask_the_hub_once(hub: HubDouble) -> None:
-    """It allows few requests; the content network serves the rest. A link that ended is asked for anew."""
+def test_ranges_of_one_version_cost_one_request_to_the_hub(hub: HubDouble) -> None:
+    """The hub allows few requests; the content network serves the rest. An expired link is renewed."""
     content = os.urandom(50_000)
     files_of(hub)["data/a"] = content
     store = opened(hub)
@@ -140,7 +140,7 @@ def test_ranges_of_one_version_ask_the_hub_once(hub: HubDouble) -> None:
 
 
 def test_a_new_version_is_never_served_from_an_old_link(hub: HubDouble) -> None:
-    """A get without a version asks the hub."""
+    """A `get` without a version is sent to the hub."""
     files_of(hub)["data/a"] = bytes(2000)
     store = opened(hub)
     old = store.get_range("a", 0, 1).facts.version
@@ -150,8 +150,8 @@ def test_a_new_version_is_never_served_from_an_old_link(hub: HubDouble) -> None:
         store.get_range("a", 0, 1, version=old)
 
 
-def test_the_token_goes_to_the_hub_alone(hub: HubDouble) -> None:
-    """Never to where it redirects; a redirect within the hub keeps it."""
+def test_only_the_hub_gets_the_token(hub: HubDouble) -> None:
+    """The token is not sent to redirect targets outside the hub, but to those within."""
     hub.repos["org/name"].is_private = True
     files_of(hub)["data/a"] = bytes(2000)
     assert b"".join(opened(hub, "old-org/name/data").get("a").chunks) == bytes(2000)
@@ -160,8 +160,8 @@ def test_the_token_goes_to_the_hub_alone(hub: HubDouble) -> None:
     assert not any(request.headers.get("Authorization") for request in hub.network.requests)
 
 
-def test_what_is_refused_is_told_apart(hub: HubDouble) -> None:
-    """Private, gated, a wrong token; a missing data set, revision or file."""
+def test_refusals_are_distinguished(hub: HubDouble) -> None:
+    """Private and gated data sets, a wrong token, and a missing data set, revision or file are distinguished."""
     hub.repos |= {"org/private": Repo(is_private=True), "org/gated": Repo(is_gated=True)}
     cases: list[tuple[str, str | None, type[StorageError], str]] = [
         ("org/private", None, ObjectForbiddenError, "RepoNotFound.*no token"),
@@ -184,7 +184,7 @@ def test_what_is_refused_is_told_apart(hub: HubDouble) -> None:
 
 
 def test_a_hub_that_is_busy_says_for_how_long(hub: HubDouble) -> None:
-    """Seconds, a reset of its rate limit, or nothing; 5xx are busy too."""
+    """The answer has seconds, the reset of a rate limit, or nothing; status 5xx means busy, too."""
     files_of(hub)["data/a"] = b"abc"
     store = opened(hub)
     cases: list[tuple[int, dict[str, str], float | None, bool]] = [
@@ -202,8 +202,8 @@ def test_a_hub_that_is_busy_says_for_how_long(hub: HubDouble) -> None:
     assert store.get_range("a", 0, 3).data == b"abc"
 
 
-def test_a_body_that_is_cut_is_no_content(hub: HubDouble) -> None:
-    """What came until then came; the rest is asked for by offset."""
+def test_a_cut_body_is_an_error(hub: HubDouble) -> None:
+    """The bytes so far are good; the rest is read by offset."""
     content = os.urandom(3 << 20)
     files_of(hub)["data/a"] = content
     store = opened(hub)
@@ -220,21 +220,21 @@ def test_a_body_that_is_cut_is_no_content(hub: HubDouble) -> None:
 
 
 def test_a_list_follows_its_pages(hub: HubDouble) -> None:
-    """However many there are."""
+    """Whatever their number."""
     files_of(hub).update({f"data/{i:03}": bytes(i) for i in range(95)} | {"other": b""})
     hub.page_size = 10
     assert {facts.name: facts.n_bytes for facts in opened(hub).list()} == {f"{i:03}": i for i in range(95)}
 
 
 def test_list_and_head_agree_on_versions(hub: HubDouble) -> None:
-    """Of small files and of large ones."""
+    """For small files and for large ones."""
     files_of(hub).update({"data/small": b"abc", "data/large": bytes(5000)})
     store = opened(hub)
     assert sorted(store.list(), key=str) == sorted((store.head("small"), store.head("large")), key=str)
 
 
-def test_puts_at_the_same_time_are_few_commits(hub: HubDouble, tmp_path: Path) -> None:
-    """The hub allows few; every one of them is there when it has returned."""
+def test_simultaneous_puts_are_few_commits(hub: HubDouble, tmp_path: Path) -> None:
+    """The hub allows few commits; each file is there when its `put` returns."""
     (tmp_path / "file").write_bytes(bytes(2000))
     store = opened(hub)
     hub.may_commit.clear()
@@ -248,16 +248,16 @@ def test_puts_at_the_same_time_are_few_commits(hub: HubDouble, tmp_path: Path) -
     assert hub.repos["org/name"].n_commits <= 10
 
 
-def test_what_the_hub_ignores_is_an_error(hub: HubDouble, tmp_path: Path) -> None:
-    """A .gitignore of the data set can hide a file; it must not be lost in silence."""
+def test_a_file_that_the_hub_ignores_is_an_error(hub: HubDouble, tmp_path: Path) -> None:
+    """A .gitignore of the data set can exclude a file, which must not be lost silently."""
     hub.repos["org/name"].ignored.add("data/a")
     (tmp_path / "file").write_bytes(b"abc")
     with pytest.raises(StorageError):
         opened(hub).put("a", str(tmp_path / "file"))
 
 
-def test_a_refused_upload_is_an_error_of_ours(hub: HubDouble, tmp_path: Path) -> None:
-    """Without a token; to a data set that is not there; and a busy hub at the commit."""
+def test_a_refused_upload_is_a_storage_error(hub: HubDouble, tmp_path: Path) -> None:
+    """Without a token, to a missing data set, and if the hub is busy at the commit."""
     (tmp_path / "file").write_bytes(b"abc")
     with pytest.raises(ObjectForbiddenError, match="401"):
         opened(hub, token=None).put("a", str(tmp_path / "file"))
@@ -269,15 +269,15 @@ def test_a_refused_upload_is_an_error_of_ours(hub: HubDouble, tmp_path: Path) ->
     assert caught.value.retry_after_s == 9.0
 
 
-def test_nobody_there_is_unreachable() -> None:
-    """With the address that was asked."""
+def test_an_absent_server_is_unreachable() -> None:
+    """The error has the address."""
     settings = StoreSettings({"endpoint": "http://127.0.0.1:9"}, {"NO_PROXY": "*"}, timeout_s=5.0)
     with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9"):
         open_hub(Bucket("hf", "datasets", "o/n"), settings).head("a")
 
 
 def test_an_unknown_option_is_refused(hub: HubDouble) -> None:
-    """With those that exist; as is an endpoint that is none."""
+    """The error lists the existing ones. A malformed endpoint is refused, too."""
     with pytest.raises(OptionError, match="takes no 'tokn'"):
         opened(hub, tokn="x")
     with pytest.raises(OptionError, match="http"):

@@ -1,4 +1,4 @@
-"""Oracle's Object Storage: by its own interface against a double, by its S3-compatible one against SeaweedFS."""
+"""Oracle's Object Storage: its own interface against a double, its S3-compatible one against SeaweedFS."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.storage.buckets.store import BucketStore
-from streaming.storage.connect import Stores, open_store
 from streaming.storage.oci.login import OciLogin, oci_login
 from streaming.storage.oci.store import OciStore, oci_s3
+from streaming.storage.open_stores import Stores, open_store
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket, parse_remote
@@ -72,11 +72,11 @@ def oci() -> Iterator[OciDouble]:
 
 
 def opened(oci: OciDouble, variables: dict[str, str], remote: str = f"oci://{BUCKET}@{NAMESPACE}/data") -> Store:
-    return Stores(variables).open(remote, 20.0, {"endpoint": oci.url})
+    return Stores(variables).open(parse_remote(remote), 20.0, {"endpoint": oci.url})
 
 
 class TestOci(StoreContract):
-    """Oracle's own interface, with a namespace that must be asked for, and a key with a pass phrase."""
+    """Oracle's own interface, with a namespace that is requested, and a key with a passphrase."""
 
     @pytest.fixture
     def store(self, oci: OciDouble, tmp_path: Path) -> Store:
@@ -89,17 +89,17 @@ def s3() -> Iterator[S3Server]:
 
 
 class TestOciWithKeys(StoreContract):
-    """The S3-compatible interface, with a customer secret key; SeaweedFS in Oracle's place."""
+    """The S3-compatible interface with a customer secret key; SeaweedFS takes Oracle's place."""
 
     @pytest.fixture
     def store(self, s3: S3Server) -> Store:
         variables = {"OCI_ACCESS_KEY_ID": ACCESS_KEY, "OCI_SECRET_ACCESS_KEY": SECRET_KEY, "NO_PROXY": "127.0.0.1"}
         remote = f"oci://{s3.bucket}@{NAMESPACE}/place {next(_numbers)}"
-        return Stores(variables).open(remote, 20.0, {"endpoint": s3.endpoint})
+        return Stores(variables).open(parse_remote(remote), 20.0, {"endpoint": s3.endpoint})
 
 
-def test_requests_are_signed_as_oracles_sdk_signs_them() -> None:
-    """Byte for byte."""
+def test_requests_are_signed_as_by_oracles_sdk() -> None:
+    """The signatures are equal byte for byte."""
     login = OciLogin("r", "ocid1.tenancy.t/ocid1.user.u/aa:bb:cc", load_pem_private_key(_KEY.encode(), None), "")
     for method, signature in _SIGNATURES.items():
         assert login.signed(method, _URL, _MOMENT_S) == {
@@ -111,14 +111,14 @@ def test_requests_are_signed_as_oracles_sdk_signs_them() -> None:
         }
 
 
-def test_a_session_is_asked_by_its_token(oci: OciDouble, tmp_path: Path) -> None:
-    """As `oci session authenticate` leaves it."""
+def test_a_session_is_used_by_its_token(oci: OciDouble, tmp_path: Path) -> None:
+    """The profile is as `oci session authenticate` writes it."""
     oci.write("data/a", b"abc")
     assert opened(oci, oci.configure(tmp_path / "oci", session_token="ey.J.x")).head("a").n_bytes == 3
 
 
 def test_a_list_follows_its_pages_and_agrees_with_head(oci: OciDouble, tmp_path: Path) -> None:
-    """However many there are."""
+    """Whatever their number."""
     for i in range(25):
         oci.write(f"data/{i:02}", bytes(i))
     oci.write("database", b"")
@@ -129,8 +129,8 @@ def test_a_list_follows_its_pages_and_agrees_with_head(oci: OciDouble, tmp_path:
     assert listed[7] == store.head("07")
 
 
-def test_answers_are_told_apart(oci: OciDouble, tmp_path: Path) -> None:
-    """A missing object, a missing bucket, a wrong user, a busy store, a body that is cut."""
+def test_refusals_are_distinguished(oci: OciDouble, tmp_path: Path) -> None:
+    """A missing object or bucket, a wrong user, a busy store and a cut body have their kinds of error."""
     variables = oci.configure(tmp_path / "oci")
     oci.write("data/a", os.urandom(1 << 20))
     store = opened(oci, variables)
@@ -151,13 +151,13 @@ def test_answers_are_told_apart(oci: OciDouble, tmp_path: Path) -> None:
     assert isinstance(refused.value, CredentialsExpiredError)
 
 
-def test_keys_go_before_the_profile_which_goes_before_nothing(tmp_path: Path, oci: OciDouble) -> None:
-    """Options before variables; both at once contradict."""
+def test_keys_win_over_the_profile(tmp_path: Path, oci: OciDouble) -> None:
+    """Options win over variables; keys and a profile together are an error."""
     config = oci.configure(tmp_path / "oci")
     keys = {"OCI_ACCESS_KEY_ID": "k", "OCI_SECRET_ACCESS_KEY": "s", "OCI_REGION": "eu-frankfurt-1"}
 
     def store(environment: dict[str, str], **options: str) -> Store:
-        return open_store("oci://b@n/p", StoreSettings(options, environment, 1.0))
+        return open_store(parse_remote("oci://b@n/p"), StoreSettings(options, environment, 1.0))
 
     assert isinstance(store(config | keys), BucketStore)
     assert isinstance(store(config | keys, profile="DEFAULT"), OciStore)
@@ -168,8 +168,8 @@ def test_keys_go_before_the_profile_which_goes_before_nothing(tmp_path: Path, oc
         store({"HOME": "/nowhere"})
 
 
-def test_the_s3_endpoint_is_one_of_namespace_and_region() -> None:
-    """From the URL or variables; without them, what to set."""
+def test_the_s3_endpoint_is_that_of_namespace_and_region() -> None:
+    """They come from URL or variables; without them the error says what to set."""
 
     def endpoint(remote: str, environment: dict[str, str], **options: Any) -> str:
         location = parse_remote(remote)
@@ -184,8 +184,8 @@ def test_the_s3_endpoint_is_one_of_namespace_and_region() -> None:
         endpoint("oci://b/p", {"OCI_REGION": "us-ashburn-1"})
 
 
-def test_what_is_wrong_with_a_configuration_is_said(tmp_path: Path, oci: OciDouble) -> None:
-    """Its profile, its fields, its key."""
+def test_faults_of_a_configuration_are_named(tmp_path: Path, oci: OciDouble) -> None:
+    """The errors name the profile, the fields or the key."""
     variables = oci.configure(tmp_path / "oci")
     path = Path(variables["OCI_CONFIG_FILE"])
     with pytest.raises(OptionError, match="'other'"):

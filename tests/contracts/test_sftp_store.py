@@ -1,4 +1,4 @@
-"""SFTP against OpenSSH's server: what every store must do, and what is its own."""
+"""SFTP against OpenSSH's server: the contract of all stores, and what is special."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.settings import StoreSettings
-from streaming.storage.sftp.connection import login_of
+from streaming.storage.sftp.connection import sftp_login
 from streaming.storage.sftp.store import N_CONNECTIONS, SftpStore, open_sftp
 from streaming.storage.store import Store
-from streaming.storage.url import Bucket
+from streaming.storage.url import Bucket, parse_remote
 from streaming.testing.sftp import SftpServer
 from streaming.testing.store_contract import StoreContract
 from support.servers import started
@@ -40,7 +40,7 @@ def server() -> Iterator[SftpServer]:
 
 @pytest.fixture
 def folder(server: SftpServer) -> Path:
-    """A new folder below the server's."""
+    """A new folder below the server's own."""
     return Path(server.folder) / f"place-{next(_numbers)}"
 
 
@@ -59,14 +59,14 @@ class TestSftpStore(StoreContract):
     def store(self, server: SftpServer, folder: Path) -> Store:
         return opened(server, folder)
 
-    def test_temporaries_are_no_objects(self, server: SftpServer, folder: Path) -> None:
-        """What another writer has not finished is not listed."""
+    def test_temporaries_are_not_objects(self, server: SftpServer, folder: Path) -> None:
+        """Unfinished uploads of another writer are not listed."""
         folder.mkdir()
         (folder / ".a.0123456789abcdef.tmp").touch()
         assert list(opened(server, folder).list()) == []
 
     def test_links_to_files_are_files(self, server: SftpServer, folder: Path) -> None:
-        """Linked folders are not entered: a link to what is above would never end."""
+        """Links to folders are not followed: one to a parent folder would never end."""
         folder.mkdir()
         (folder / "a").write_bytes(b"abc")
         (folder / "b").symlink_to("a")
@@ -74,8 +74,8 @@ class TestSftpStore(StoreContract):
         (folder / "nowhere").symlink_to("nothing")
         assert {facts.name: facts.n_bytes for facts in opened(server, folder).list()} == {"a": 3, "b": 3}
 
-    def test_a_folder_is_no_object(self, server: SftpServer, folder: Path) -> None:
-        """Whichever way it is asked for."""
+    def test_a_folder_is_not_an_object(self, server: SftpServer, folder: Path) -> None:
+        """Neither for `get` nor for `head`."""
         (folder / "sub").mkdir(parents=True)
         store = opened(server, folder)
         for ask in (store.get, store.head):
@@ -85,7 +85,7 @@ class TestSftpStore(StoreContract):
     def test_a_put_of_the_same_size_within_a_second_is_another_version(
         self, server: SftpServer, folder: Path, tmp_path: Path
     ) -> None:
-        """Though the server's times have whole seconds."""
+        """Although the server's times have whole seconds."""
         store, versions = opened(server, folder), set()
         for i in range(5):
             (tmp_path / "file").write_bytes(b"%d" % i)
@@ -93,8 +93,8 @@ class TestSftpStore(StoreContract):
             versions.add(store.head("a").version)
         assert len(versions) == 5
 
-    def test_what_may_not_be_written_leaves_nothing(self, server: SftpServer, folder: Path, tmp_path: Path) -> None:
-        """A folder stands where the object should: the temporary is taken away again."""
+    def test_a_refused_put_leaves_nothing(self, server: SftpServer, folder: Path, tmp_path: Path) -> None:
+        """If a folder has the object's name, the temporary is removed."""
         (folder / "a" / "b").mkdir(parents=True)
         (tmp_path / "file").write_bytes(b"abc")
         with pytest.raises(StorageError, match="Failure"):
@@ -103,7 +103,7 @@ class TestSftpStore(StoreContract):
 
 
 def test_many_threads_share_few_connections(server: SftpServer, folder: Path) -> None:
-    """Each gets its own bytes, whole and in ranges."""
+    """Each reads its own bytes, whole objects and ranges."""
     folder.mkdir()
     contents = [os.urandom(300_000 + i) for i in range(16)]
     for i, content in enumerate(contents):
@@ -120,7 +120,7 @@ def test_many_threads_share_few_connections(server: SftpServer, folder: Path) ->
 
 
 def test_a_store_outlives_its_connections(server: SftpServer, folder: Path) -> None:
-    """A transfer that is cut says so, and goes on from where it stopped."""
+    """A transfer that is cut raises an error, and can be resumed from where it stopped."""
     folder.mkdir()
     content = os.urandom(30 << 20)
     (folder / "a").write_bytes(content)
@@ -137,7 +137,7 @@ def test_a_store_outlives_its_connections(server: SftpServer, folder: Path) -> N
 
 
 def test_a_connection_that_was_cut_at_rest_is_replaced(server: SftpServer, folder: Path) -> None:
-    """At most the call that finds it broken fails, in a way that is worth another try."""
+    """At most the call that finds it broken fails, with an error that is worth another attempt."""
     folder.mkdir()
     (folder / "a").write_bytes(b"abc")
     store = opened(server, folder)
@@ -148,9 +148,9 @@ def test_a_connection_that_was_cut_at_rest_is_replaced(server: SftpServer, folde
             store.head("a")
 
 
-@pytest.mark.usefixtures("server")  # without OpenSSH this test is skipped too
+@pytest.mark.usefixtures("server")  # skips this test, too, without OpenSSH
 def test_a_server_that_is_gone_is_unreachable(tmp_path: Path) -> None:
-    """With the address that was asked."""
+    """The error has the address."""
     with SftpServer.started() as brief:
         known = tmp_path / "known"
         known.write_text(Path(brief.variables()["COMPOSER_SFTP_KNOWN_HOSTS_FILE"]).read_text())
@@ -162,7 +162,7 @@ def test_a_server_that_is_gone_is_unreachable(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_cut_while_it_is_read_ends_early(server: SftpServer, folder: Path) -> None:
-    """No bytes are made up, and the connection is still good."""
+    """No bytes are invented, and the connection stays usable."""
     folder.mkdir()
     (folder / "a").write_bytes(bytes(20 << 20))
     store = opened(server, folder)
@@ -176,8 +176,8 @@ def test_a_file_that_is_cut_while_it_is_read_ends_early(server: SftpServer, fold
         store.get_range("a", 0, 2 << 20)
 
 
-def test_contents_that_nobody_reads_hold_no_connection(server: SftpServer, folder: Path) -> None:
-    """More of them than there are connections, dropped before their beginning, and in the middle."""
+def test_dropped_contents_hold_no_connection(server: SftpServer, folder: Path) -> None:
+    """There may be more of them than connections, dropped before the first byte or in the middle."""
     folder.mkdir()
     (folder / "a").write_bytes(bytes(5 << 20))
     store = opened(server, folder)
@@ -191,7 +191,7 @@ def test_contents_that_nobody_reads_hold_no_connection(server: SftpServer, folde
 
 
 def test_an_unknown_host_is_refused(server: SftpServer, folder: Path, tmp_path: Path) -> None:
-    """Before any key or password is shown; and is not tried again."""
+    """It is refused before a key or password is sent, and is not worth another attempt."""
     variables = server.variables()
     (tmp_path / "known").write_text("")
     for known in ({"COMPOSER_SFTP_KNOWN_HOSTS_FILE": str(tmp_path / "known")}, {"HOME": str(tmp_path)}):
@@ -201,8 +201,8 @@ def test_an_unknown_host_is_refused(server: SftpServer, folder: Path, tmp_path: 
         assert not isinstance(caught.value, ConnectionError)
 
 
-def test_the_users_known_hosts_count(server: SftpServer, folder: Path, tmp_path: Path) -> None:
-    """Those of the home folder that the environment names."""
+def test_the_users_known_hosts_are_trusted(server: SftpServer, folder: Path, tmp_path: Path) -> None:
+    """They are read from the home folder that the environment names."""
     folder.mkdir()
     (folder / "a").write_bytes(b"abc")
     (tmp_path / ".ssh").mkdir()
@@ -213,7 +213,7 @@ def test_the_users_known_hosts_count(server: SftpServer, folder: Path, tmp_path:
 
 
 def test_a_host_with_another_key_is_refused(server: SftpServer, folder: Path, tmp_path: Path) -> None:
-    """It may be another machine."""
+    """The host may be another machine."""
     known = Path(server.variables()["COMPOSER_SFTP_KNOWN_HOSTS_FILE"]).read_text().split()
     other = Path(server.variables()["COMPOSER_SFTP_KEY_FILE"] + ".pub").read_text().split()[1]
     (tmp_path / "known").write_text(" ".join((*known[:2], other)) + "\n")
@@ -221,8 +221,8 @@ def test_a_host_with_another_key_is_refused(server: SftpServer, folder: Path, tm
         opened(server, folder, known_hosts=str(tmp_path / "known")).head("a")
 
 
-def test_who_is_not_let_in_is_told_as_whom(server: SftpServer, folder: Path) -> None:
-    """Another user, or a password where none is taken; the password is in no message."""
+def test_a_refused_log_in_names_the_user(server: SftpServer, folder: Path) -> None:
+    """For another user, and for a password where none is accepted; no message contains the password."""
     with pytest.raises(ObjectForbiddenError, match="'nobody-here'"):
         opened(server, folder, user="nobody-here").head("a")
     known = {"COMPOSER_SFTP_KNOWN_HOSTS_FILE": server.variables()["COMPOSER_SFTP_KNOWN_HOSTS_FILE"]}
@@ -233,32 +233,32 @@ def test_who_is_not_let_in_is_told_as_whom(server: SftpServer, folder: Path) -> 
 
 
 def test_a_key_that_cannot_be_read_is_a_wrong_setting(server: SftpServer, folder: Path) -> None:
-    """With the name of the variable."""
+    """The error has the name of the variable."""
     with pytest.raises(OptionError, match="COMPOSER_SFTP_KEY_FILE"):
         opened(server, folder, key_file="/nowhere/key").head("a")
 
 
-def test_options_go_before_the_url_and_it_before_the_system() -> None:
-    """User, password, key and known hosts."""
+def test_options_win_over_the_url_and_it_over_the_system() -> None:
+    """This holds for user, password, key and known hosts."""
     variables = {"COMPOSER_SFTP_KEY_FILE": "k", "COMPOSER_SFTP_KNOWN_HOSTS_FILE": "h", "HOME": "/home/me"}
 
     def login(name: str, **options: Any) -> Any:
-        return login_of(Bucket("sftp", name, "p"), StoreSettings(options, variables, timeout_s=1.0))
+        return sftp_login(Bucket("sftp", name, "p"), StoreSettings(options, variables, timeout_s=1.0))
 
     plain = login("u:p%40q@host:2222")
     assert (plain.user, plain.password, plain.host, plain.port) == ("u", "p@q", "host", 2222)
     assert (plain.key_file, plain.known_hosts_file, plain.home) == ("k", "h", "/home/me")
     assert "p@q" not in repr(plain) + str(plain)
-    told = login("u:p@[::1]", user="v", password="w", key_file="l", known_hosts="i")
-    assert (told.user, told.password, told.host, told.port) == ("v", "w", "::1", 22)
-    assert (told.key_file, told.known_hosts_file) == ("l", "i")
+    given = login("u:p@[::1]", user="v", password="w", key_file="l", known_hosts="i")
+    assert (given.user, given.password, given.host, given.port) == ("v", "w", "::1", 22)
+    assert (given.key_file, given.known_hosts_file) == ("l", "i")
     for wrong in ("host:0", "host:70000", "host:"):
         with pytest.raises(OptionError, match="port"):
             login(wrong)
 
 
-def test_an_unknown_option_is_refused_with_those_that_exist(server: SftpServer, folder: Path) -> None:
-    """As is one of another type."""
+def test_an_unknown_option_is_refused(server: SftpServer, folder: Path) -> None:
+    """An option of a wrong type is refused as well."""
     with pytest.raises(OptionError, match=r"takes no 'passwort'; it takes .*known_hosts"):
         opened(server, folder, passwort="x")
     with pytest.raises(OptionError, match="key_file"):
@@ -266,8 +266,8 @@ def test_an_unknown_option_is_refused_with_those_that_exist(server: SftpServer, 
 
 
 def test_the_table_opens_it(server: SftpServer, folder: Path) -> None:
-    """By its URL."""
+    """The URL of the scheme is opened."""
     folder.mkdir()
     (folder / "a").write_bytes(b"abc")
     remote = server.url(os.path.basename(folder))
-    assert Stores(server.variables()).open(remote, 20.0).head("a").n_bytes == 3
+    assert Stores(server.variables()).open(parse_remote(remote), 20.0).head("a").n_bytes == 3

@@ -1,4 +1,4 @@
-"""Who asks, and by which way: accounts side by side, proxies, certificates, headers; seen by the servers."""
+"""Credentials and routes as servers see them: accounts side by side, proxies, certificates, headers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from streaming.errors import ObjectForbiddenError, OptionError, StoreUnreachableError
-from streaming.storage.buckets.region import region_of
-from streaming.storage.connect import Stores
+from streaming.storage.buckets.s3 import region_of
+from streaming.storage.open_stores import Stores
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Store
+from streaming.storage.url import parse_remote
 from streaming.testing.azure import AzureServer, account_key
 from streaming.testing.s3 import S3Server
 from streaming.testing.web import PASSWORD, USER, WebServer
@@ -33,7 +34,7 @@ def answers() -> Iterator[AnswerServer]:
 
 
 def opened(remote: str, options: Mapping[str, Any] | None = None, **variables: str) -> Store:
-    return Stores({"HOME": "/nowhere", **variables}).open(remote, 20.0, options)
+    return Stores({"HOME": "/nowhere", **variables}).open(parse_remote(remote), 20.0, options)
 
 
 def content(store: Store, name: str = "a") -> bytes:
@@ -44,7 +45,7 @@ def content(store: Store, name: str = "a") -> bytes:
 
 
 def test_two_s3_accounts_side_by_side(tmp_path: Path) -> None:
-    """Each request carries the key of its own source, whatever the environment says."""
+    """Each request has the key of its own stream, whatever the environment holds."""
     for one in started(S3Server.started(("first", "first-secret"))):
         for two in started(S3Server.started(("second", "second-secret"))):
             stores = Stores({"HOME": "/nowhere", **KEYS, "AWS_SESSION_TOKEN": "a token of somebody else"})
@@ -52,31 +53,34 @@ def test_two_s3_accounts_side_by_side(tmp_path: Path) -> None:
             for server, name in ((one, "first"), (two, "second")):
                 keys = {"access_key_id": name, "secret_access_key": f"{name}-secret", "endpoint": server.endpoint}
                 server.put("x/a", name.encode())
-                opened_stores.append(stores.open("s3://bkt/x", 20.0, keys))
+                opened_stores.append(stores.open(parse_remote("s3://bkt/x"), 20.0, keys))
             for _ in range(3):
                 assert [content(store) for store in opened_stores] == [b"first", b"second"]
             swapped = {"access_key_id": "first", "secret_access_key": "first-secret", "endpoint": two.endpoint}
             with pytest.raises(ObjectForbiddenError):
-                content(stores.open("s3://bkt/x", 20.0, swapped))
+                content(stores.open(parse_remote("s3://bkt/x"), 20.0, swapped))
 
 
 def test_two_azure_accounts_side_by_side() -> None:
-    """The key of the environment is for its account, the other account's comes by option."""
+    """The key of the environment is for its account; that of the other account is an option."""
     for server in started(AzureServer.started()):
         mine, other = server.accounts
         for account in server.accounts:
             server.put("x/a", account.encode(), account=account)
         stores = Stores({"HOME": "/nowhere", **server.variables(mine)})
         options = {"endpoint": server.endpoint(other), "account_key": account_key(other)}
-        assert content(stores.open("azure://box/x", 20.0)) == mine.encode()
-        assert content(stores.open(f"azure://{other}.blob.core.windows.net/box/x", 20.0, options)) == other.encode()
+        assert content(stores.open(parse_remote("azure://box/x"), 20.0)) == mine.encode()
+        assert (
+            content(stores.open(parse_remote(f"azure://{other}.blob.core.windows.net/box/x"), 20.0, options))
+            == other.encode()
+        )
 
 
 # --- what a request says
 
 
 def test_a_requester_who_pays_says_so(answers: AnswerServer) -> None:
-    """By the predecessor's list of buckets, or by option; and nobody else does."""
+    """The predecessor's list of buckets or an option says so; other requests do not."""
     cases: list[tuple[str, dict[str, Any], str | None]] = [
         ("s3://paid/x", {}, "requester"),
         ("s3://free/x", {}, None),
@@ -90,38 +94,40 @@ def test_a_requester_who_pays_says_so(answers: AnswerServer) -> None:
 
 
 def test_an_acl_is_signed_and_goes_with_whole_objects(answers: AnswerServer, tmp_path: Path) -> None:
-    """S3_CANNED_ACL: one request for each upload, however large; nothing when reading."""
+    """With S3_CANNED_ACL each upload is one request, however large; reads have no ACL."""
     variables = {**KEYS, "HOME": "/nowhere", "S3_ENDPOINT_URL": answers.url, "S3_CANNED_ACL": "public-read"}
-    told: list[int] = []
+    reported: list[int] = []
     for n_bytes in (0, 3, 20 << 20):
         whole = os.urandom(n_bytes)
         (tmp_path / "file").write_bytes(whole)
-        Stores(variables).open_for_uploads("s3://bucket/x").put("a", str(tmp_path / "file"), moved=told.append)
+        Stores(variables).open_for_uploads(parse_remote("s3://bucket/x")).put(
+            "a", str(tmp_path / "file"), moved=reported.append
+        )
         question = answers.asked.pop()
         assert (question.method, question.target, question.body) == ("PUT", "/bucket/x/a", whole)
         assert question.headers["x-amz-acl"] == "public-read"
         assert "x-amz-acl" in question.headers["authorization"].partition("SignedHeaders=")[2]
-    assert told[-1] == 20 << 20
+    assert reported[-1] == 20 << 20
     assert answers.asked == []
-    content(Stores(variables).open("s3://bucket/x", 20.0))
+    content(Stores(variables).open(parse_remote("s3://bucket/x"), 20.0))
     assert "x-amz-acl" not in answers.asked[-1].headers
     with open(tmp_path / "file", "wb") as file:
         file.truncate((1 << 29) + 1)
     with pytest.raises(OptionError, match=r"S3_CANNED_ACL.*size_limit"):
-        Stores(variables).open_for_uploads("s3://bucket/x").put("a", str(tmp_path / "file"))
+        Stores(variables).open_for_uploads(parse_remote("s3://bucket/x")).put("a", str(tmp_path / "file"))
 
 
-def test_an_acl_is_taken_by_a_real_server(tmp_path: Path) -> None:
-    """And its signature is found right."""
+def test_a_real_server_accepts_an_acl(tmp_path: Path) -> None:
+    """The server accepts the signature."""
     for server in started(S3Server.started()):
         (tmp_path / "file").write_bytes(b"abc")
         stores = Stores({**server.variables(), "S3_CANNED_ACL": "private"})
-        stores.open_for_uploads("s3://bkt/x").put("a", str(tmp_path / "file"))
+        stores.open_for_uploads(parse_remote("s3://bkt/x")).put("a", str(tmp_path / "file"))
         assert server.get("x/a") == b"abc"
 
 
 def test_an_anonymous_request_is_not_signed(answers: AnswerServer) -> None:
-    """Though there are keys in the environment."""
+    """Although the environment has keys."""
     google = {"GOOGLE_BASE_URL": answers.url, "GCS_KEY": "k", "GCS_SECRET": "s"}
     azure = {"AZURE_STORAGE_ENDPOINT": answers.url, "AZURE_ACCOUNT_NAME": "acc", "AZURE_ACCOUNT_ACCESS_KEY": "QUJD"}
     places = {
@@ -136,15 +142,15 @@ def test_an_anonymous_request_is_not_signed(answers: AnswerServer) -> None:
         assert "authorization" not in answers.asked[-1].headers
 
 
-def test_a_virtual_host_is_the_buckets(answers: AnswerServer) -> None:
-    """Asked through a proxy, which sees the name."""
+def test_a_virtual_host_has_the_buckets_name(answers: AnswerServer) -> None:
+    """A proxy sees the host's name."""
     options = {"endpoint": "http://store.example", "virtual_hosted_style": True, "proxy": answers.url}
     content(opened("s3://bucket/x", options, **KEYS))
     assert answers.asked[-1].target == "http://bucket.store.example/x/a"
 
 
-def test_a_web_server_is_told_who_asks(answers: AnswerServer) -> None:
-    """By token, by user, by headers, by a signed query; by option or in the URL."""
+def test_a_web_server_gets_the_credentials(answers: AnswerServer) -> None:
+    """Token, user, headers and signed query are sent, from options or from the URL."""
     host = answers.url.partition("://")[2]
     basic = "Basic " + base64.b64encode(b"me:p@ss").decode()
     cases: list[tuple[str, dict[str, Any], str, str]] = [
@@ -164,7 +170,7 @@ def test_a_web_server_is_told_who_asks(answers: AnswerServer) -> None:
 
 
 def test_secrets_do_not_follow_a_redirect_to_another_host(answers: AnswerServer) -> None:
-    """To the same host they do."""
+    """Within the same host they do."""
     with AnswerServer.started() as other:
         other.reply = lambda _: Reply(200, ABOUT, b"there")
 
@@ -184,8 +190,8 @@ def test_secrets_do_not_follow_a_redirect_to_another_host(answers: AnswerServer)
 
 
 @pytest.mark.parametrize("remote", ["s3://bucket/x", "gs://bucket/x", "azure://bucket/x", "http://store.example/x"])
-def test_a_proxy_is_asked_if_an_option_names_one(answers: AnswerServer, remote: str) -> None:
-    """With the whole URL; a host that is excepted is asked directly."""
+def test_an_option_sets_a_proxy(answers: AnswerServer, remote: str) -> None:
+    """The proxy gets the whole URL; an excepted host is reached directly."""
     options: dict[str, Any] = {"proxy": answers.url}
     if not remote.startswith("http"):
         options["endpoint"] = "http://store.example"
@@ -203,15 +209,13 @@ def test_a_proxy_is_asked_if_an_option_names_one(answers: AnswerServer, remote: 
 
 
 @pytest.mark.parametrize("remote", ["s3://bucket/x", "http://store.example/x"])
-def test_a_proxy_of_the_environment_is_asked(
-    answers: AnswerServer, remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """HTTP_PROXY, and NO_PROXY against it."""
+def test_the_environment_sets_a_proxy(answers: AnswerServer, remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP_PROXY sets it, and NO_PROXY excepts hosts."""
     variables = {"HTTP_PROXY": answers.url, "NO_PROXY": "elsewhere"}
     for name in ("http_proxy", "no_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
-        monkeypatch.setenv(name, value)  # obstore reads those of its process
+        monkeypatch.setenv(name, value)  # obstore reads its process's own
     options = {"endpoint": "http://store.example"} if remote.startswith("s3") else {}
     assert content(opened(remote, options, **(KEYS | variables))) == b"abc"
     assert answers.asked[-1].target.startswith("http://store.example/")
@@ -220,8 +224,8 @@ def test_a_proxy_of_the_environment_is_asked(
         content(opened(remote, options, **{**KEYS, **variables, "NO_PROXY": "store.example"}))
 
 
-def test_a_proxy_that_wants_a_user_gets_one(answers: AnswerServer) -> None:
-    """From its URL, which no message shows."""
+def test_a_proxy_gets_user_and_password(answers: AnswerServer) -> None:
+    """They are in its URL, which no message shows."""
     proxy = answers.url.replace("://", "://me:HIDDEN@")
     content(opened("http://store.example/x", {"proxy": proxy}))
     expected = "Basic " + base64.b64encode(b"me:HIDDEN").decode()
@@ -239,7 +243,7 @@ def encrypted() -> Iterator[WebServer]:
 
 @pytest.mark.parametrize("remote", ["s3://bucket/x", "{url}/plain/x"])
 def test_a_certificate_is_trusted_if_a_bundle_holds_it(encrypted: WebServer, remote: str, tmp_path: Path) -> None:
-    """By option or by AWS_CA_BUNDLE; without, there is no connection, and the error says why."""
+    """An option or AWS_CA_BUNDLE names the bundle; without it there is no connection, and the error says why."""
     assert encrypted.certificate is not None
     encrypted.put("x/a", b"secret matter")
     bundle = tmp_path / "bundle.pem"
@@ -258,8 +262,8 @@ def test_a_certificate_is_trusted_if_a_bundle_holds_it(encrypted: WebServer, rem
         content(opened(place, {**options, "ca_bundle": str(bundle)}, **direct))
 
 
-def test_a_password_opens_what_is_locked() -> None:
-    """A real server's basic authentication."""
+def test_a_password_gives_access() -> None:
+    """A real server checks it by basic authentication."""
     for server in started(WebServer.started()):
         server.put("x/a", b"abc")
         remote, options = server.url("x", habit="locked"), {"user": USER, "password": PASSWORD}
@@ -268,8 +272,8 @@ def test_a_password_opens_what_is_locked() -> None:
             content(opened(remote, NO_PROXY="127.0.0.1"))
 
 
-def test_a_buckets_region_is_asked_for_where_nobody_says_it(answers: AnswerServer) -> None:
-    """AWS tells it even when it refuses; if AWS cannot be asked, the usual one is taken."""
+def test_an_unset_region_of_a_bucket_is_requested(answers: AnswerServer) -> None:
+    """AWS names it even in refusals; if AWS cannot be reached, the default is used."""
     settings = StoreSettings({}, {}, 20.0)
     for status in (200, 301, 400, 403, 404):
         answers.reply = lambda _, status=status: Reply(status, {"x-amz-bucket-region": "eu-west-9"})  # type: ignore[misc]

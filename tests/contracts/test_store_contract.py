@@ -1,4 +1,4 @@
-"""Every store of the network and of this machine, against real servers, keeps the contract."""
+"""Folders, and the stores of the network against real servers, keep the contract."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from streaming.storage.connect import Stores
 from streaming.storage.local import FolderStore
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
+from streaming.storage.url import parse_remote
 from streaming.storage.web.store import WebStore
 from streaming.testing.azure import AzureServer
 from streaming.testing.memory import MemoryStore
@@ -25,9 +26,9 @@ _numbers = itertools.count()
 
 
 def opened(remote: str, variables: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None) -> Store:
-    """The store in an empty folder below `remote`."""
+    """Open the store in a new folder below `remote`."""
     environment = {"HOME": "/nowhere", "NO_PROXY": "127.0.0.1", **(variables or {})}
-    return Stores(environment).open(f"{remote}/contract {next(_numbers)}", 20.0, options)
+    return Stores(environment).open(parse_remote(f"{remote}/contract {next(_numbers)}"), 20.0, options)
 
 
 class TestFolderStore(StoreContract):
@@ -37,15 +38,15 @@ class TestFolderStore(StoreContract):
     def store(self, tmp_path: Path) -> Store:
         return FolderStore(str(tmp_path / "store"))
 
-    def test_temporaries_are_no_objects(self, tmp_path: Path) -> None:
-        """What another writer has not finished is not listed."""
+    def test_temporaries_are_not_objects(self, tmp_path: Path) -> None:
+        """Unfinished uploads of another writer are not listed."""
         store = FolderStore(str(tmp_path))
         (tmp_path / ".a.0123456789abcdef.tmp").touch()
         assert list(store.list()) == []
 
 
 class TestMemoryStore(StoreContract):
-    """The public fake."""
+    """The fake for users' tests."""
 
     @pytest.fixture
     def store(self) -> Store:
@@ -66,7 +67,7 @@ class TestS3(StoreContract):
 
 
 class TestS3ByOptions(StoreContract):
-    """The same, with nothing in the environment."""
+    """The same, without any variables."""
 
     @pytest.fixture
     def store(self, s3: S3Server) -> Store:
@@ -75,7 +76,7 @@ class TestS3ByOptions(StoreContract):
 
 
 class TestGcsWithHmacKeys(StoreContract):
-    """Google's interoperability keys are those of S3's protocol; SeaweedFS in Google's place."""
+    """Google's HMAC keys are for S3's protocol; SeaweedFS takes Google's place."""
 
     @pytest.fixture
     def store(self, s3: S3Server) -> Store:
@@ -89,7 +90,7 @@ def open_s3() -> Iterator[S3Server]:
 
 
 class TestGcs(StoreContract):
-    """Google's XML interface is that of S3, but for who asks; SeaweedFS, which takes anybody, in Google's place."""
+    """Google's XML interface is S3's, except for credentials; SeaweedFS without access control takes Google's place."""
 
     @pytest.fixture
     def store(self, open_s3: S3Server) -> Store:
@@ -110,7 +111,7 @@ class TestAzure(StoreContract):
 
 
 class TestAzureByAccountUrl(StoreContract):
-    """The URL form with the account's host, and Azurite's endpoint and a signed query in the options."""
+    """The form of URL with the account's host; the options hold Azurite's endpoint and a signed query."""
 
     @pytest.fixture
     def store(self, azure: AzureServer) -> Store:
@@ -120,7 +121,7 @@ class TestAzureByAccountUrl(StoreContract):
 
 
 class TestAzureDataLake(StoreContract):
-    """A file system is a container."""
+    """A file system of Data Lake is a container."""
 
     @pytest.fixture(params=["azure-dl://{container}", "abfss://{container}@{account}.dfs.core.windows.net"])
     def store(self, azure: AzureServer, request: pytest.FixtureRequest) -> Store:
@@ -147,7 +148,7 @@ class TestWeb(StoreContract):
         return store
 
     def put(self, store: Store, name: str, content: bytes, folder: Path) -> None:
-        """And let a second pass on the file's clock: nginx tells versions by size and second."""
+        """Put, and advance the file's time by a second: with nginx, versions are size and second."""
         super().put(store, name, content, folder)
         moment_s = 1_000_000_000 + next(_numbers)
         (path,) = Path(self._web.folder).glob(f"*/{name.replace('[', '[[]').replace('?', '[?]')}")

@@ -1,4 +1,4 @@
-"""What goes wrong with a store is told apart, and every error says what, where, as whom, and what to check."""
+"""Each fault of a store has its kind of error, which names object, endpoint and credentials, and what to check."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
+from streaming.storage.url import parse_remote
 from streaming.testing.azure import AzureServer
 from streaming.testing.gcs import GcsServer
 from streaming.testing.s3 import S3Server
@@ -28,7 +29,7 @@ from support.answers import AnswerServer, Reply
 from support.servers import started
 
 SECRET = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
-REMOTES: dict[str, dict[str, str]] = {  # a store of each kind at some endpoint → the options that lead there
+REMOTES: dict[str, dict[str, str]] = {  # a URL of each kind of store → the options that name an endpoint
     "s3://bucket/prefix": {"access_key_id": "me", "secret_access_key": SECRET, "region": "here"},
     "gs://bucket/prefix": {"token": SECRET},
     "azure://bucket/prefix": {"account_name": "acc", "account_key": SECRET},
@@ -57,16 +58,16 @@ def answers() -> Iterator[AnswerServer]:
 def opened(
     remote: str, endpoint: str, options: Mapping[str, Any], timeout_s: float = 20.0, environment: Any = None
 ) -> Store:
-    """The store at this endpoint."""
+    """Open the store at this endpoint."""
     host = endpoint.partition("://")[2]
     if "{host}" not in remote:
         options = {"endpoint": endpoint, **options}
     stores = Stores({"HOME": "/nowhere", "NO_PROXY": "127.0.0.1", **(environment or {})})
-    return stores.open(remote.format(host=host), timeout_s, options)
+    return stores.open(parse_remote(remote.format(host=host)), timeout_s, options)
 
 
-def told(store: Store) -> list[StorageError]:
-    """What reading, asking for a range and looking raise."""
+def errors_of(store: Store) -> list[StorageError]:
+    """Return the errors of `get`, `get_range` and `head`."""
     errors = []
     asks = (lambda: store.get("some key"), lambda: store.get_range("some key", 0, 2), lambda: store.head("some key"))
     for ask in asks:
@@ -79,10 +80,10 @@ def told(store: Store) -> list[StorageError]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("remote", REMOTES)
 def test_each_refusal_is_an_error_of_its_kind(answers: AnswerServer, remote: str, kind: str) -> None:
-    """The same answer means the same of every store; who asked to slow down is told from who failed."""
+    """An answer means the same from every store; a request to slow down differs from a failure."""
     reply, expected = KINDS[kind]
     answers.reply = lambda _: reply
-    *errors, of_head = told(opened(remote, answers.url, REMOTES[remote]))
+    *errors, of_head = errors_of(opened(remote, answers.url, REMOTES[remote]))
     for error in errors:
         assert type(error) is expected
         if isinstance(error, StoreBusyError):
@@ -90,13 +91,13 @@ def test_each_refusal_is_an_error_of_its_kind(answers: AnswerServer, remote: str
         for words in (f"{remote.format(host=f'127.0.0.1:{answers.port}')}/some key", answers.url, "storage_options"):
             assert words in str(error)
         assert SECRET not in str(error)
-    assert reply.body or type(of_head) is expected  # an answer to HEAD has no body to say why
+    assert reply.body or type(of_head) is expected  # an answer to HEAD has no body with a reason
 
 
 @pytest.mark.parametrize("remote", REMOTES)
-def test_nobody_there_is_unreachable(remote: str) -> None:
-    """A refused connection names the endpoint, and what to look at."""
-    for error in told(opened(remote, "http://127.0.0.1:9", REMOTES[remote])):
+def test_an_absent_server_is_unreachable(remote: str) -> None:
+    """The error of a refused connection has the endpoint, and says what to check."""
+    for error in errors_of(opened(remote, "http://127.0.0.1:9", REMOTES[remote])):
         assert type(error) is StoreUnreachableError
         assert "127.0.0.1:9" in str(error)
         assert "proxies" in str(error)
@@ -104,7 +105,7 @@ def test_nobody_there_is_unreachable(remote: str) -> None:
 
 @pytest.mark.parametrize("remote", REMOTES)
 def test_a_silent_store_is_unreachable_soon(answers: AnswerServer, remote: str) -> None:
-    """Within the patience that was asked for."""
+    """Within the time-out."""
     answers.reply = lambda _: Reply(silent=True)
     store = opened(remote, answers.url, REMOTES[remote], timeout_s=0.5)
     with pytest.raises(StoreUnreachableError, match="said nothing"):
@@ -113,7 +114,7 @@ def test_a_silent_store_is_unreachable_soon(answers: AnswerServer, remote: str) 
 
 @pytest.mark.parametrize("remote", REMOTES)
 def test_a_cut_body_is_damage_that_can_be_resumed(answers: AnswerServer, remote: str) -> None:
-    """What came is given; then an error, and never an end."""
+    """The bytes so far are given, then an error; the data never just ends."""
     about = {"ETag": '"1"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
     answers.reply = lambda _: Reply(200, about, bytes(3 << 20), cut_after=2 << 20)
     content = opened(remote, answers.url, REMOTES[remote]).get("a")
@@ -124,8 +125,8 @@ def test_a_cut_body_is_damage_that_can_be_resumed(answers: AnswerServer, remote:
 
 
 @pytest.mark.parametrize("remote", REMOTES)
-def test_another_range_or_version_is_never_data(answers: AnswerServer, remote: str) -> None:
-    """Whatever a server makes of what it is asked for."""
+def test_another_range_or_version_is_never_accepted(answers: AnswerServer, remote: str) -> None:
+    """However a server answers the request."""
     about = {"ETag": '"1"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
     store = opened(remote, answers.url, REMOTES[remote])
     wrong = [
@@ -146,8 +147,8 @@ def test_another_range_or_version_is_never_data(answers: AnswerServer, remote: s
 
 
 @pytest.mark.parametrize("name", ["a//b", "a/../b", "./a", "a\tb"])
-def test_a_name_that_the_client_does_not_take_is_told(answers: AnswerServer, name: str) -> None:
-    """Nothing is asked under another name, and no other try is worth it."""
+def test_a_name_that_the_client_refuses_is_an_error(answers: AnswerServer, name: str) -> None:
+    """No other name is requested instead, and the error is not worth another attempt."""
     for remote in list(REMOTES)[:3]:
         with pytest.raises(StorageError, match="no such name") as caught:
             opened(remote, answers.url, REMOTES[remote]).get(name)
@@ -156,7 +157,7 @@ def test_a_name_that_the_client_does_not_take_is_told(answers: AnswerServer, nam
 
 
 def test_a_bucket_of_another_region_names_it(answers: AnswerServer) -> None:
-    """Where the answer does."""
+    """The error names it if the answer does."""
     body = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>m</Message><Region>eu-west-1</Region></Error>"
     answers.reply = lambda _: Reply(400, body=body)
     with pytest.raises(StoreMovedError, match=r"'eu-west-1'.*AWS_REGION"):
@@ -164,7 +165,7 @@ def test_a_bucket_of_another_region_names_it(answers: AnswerServer) -> None:
 
 
 def test_a_web_server_says_how_long_to_wait(answers: AnswerServer) -> None:
-    """In seconds; so does a broken one."""
+    """The error has the seconds, also from a broken server."""
     store = opened("http://{host}/prefix", answers.url, {})
     for status in (429, 503):
         answers.reply = lambda _, status=status: Reply(status, {"Retry-After": "7"})  # type: ignore[misc]
@@ -191,8 +192,8 @@ def gcs() -> Iterator[GcsServer]:
     yield from started(GcsServer.started())
 
 
-def test_s3_says_what_is_wrong(s3: S3Server) -> None:
-    """A missing key, a missing bucket, a wrong key, no key."""
+def test_faults_of_s3_are_distinguished(s3: S3Server) -> None:
+    """A missing object, a missing bucket, a wrong key and no key are distinguished."""
     environment = {**s3.variables(), "AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nowhere"}
     cases: list[tuple[str, dict[str, Any], type[StorageError], str]] = [
         ("s3://bkt/x", {}, ObjectMissingError, "keys AWS_ACCESS_KEY_ID"),
@@ -202,11 +203,11 @@ def test_s3_says_what_is_wrong(s3: S3Server) -> None:
     ]
     for remote, options, kind, words in cases:
         with pytest.raises(kind, match=words):
-            Stores(environment).open(remote, 20.0, options).get("nothing")
+            Stores(environment).open(parse_remote(remote), 20.0, options).get("nothing")
 
 
-def test_azure_says_what_is_wrong(azure: AzureServer, tmp_path: Path) -> None:
-    """A missing blob, a missing container, a wrong key, no key, a signature that is over, a key that is none."""
+def test_faults_of_azure_are_distinguished(azure: AzureServer, tmp_path: Path) -> None:
+    """A missing blob or container, a wrong key, no key, an expired signature and a malformed key are distinguished."""
     cases: list[tuple[str, dict[str, Any], type[StorageError], str]] = [
         ("azure://box/x", {}, ObjectMissingError, "BlobNotFound.*AZURE_ACCOUNT_ACCESS_KEY"),
         ("azure://no-such/x", {}, ObjectMissingError, "no such bucket"),
@@ -217,26 +218,28 @@ def test_azure_says_what_is_wrong(azure: AzureServer, tmp_path: Path) -> None:
     azure.put("x/there", b"abc")
     for remote, options, kind, words in cases:
         with pytest.raises(kind, match=words) as caught:
-            Stores(azure.variables()).open(remote, 20.0, options).get("nothing")
+            Stores(azure.variables()).open(parse_remote(remote), 20.0, options).get("nothing")
         assert "sig=" not in str(caught.value)
         assert azure.endpoint() in str(caught.value)
     with pytest.raises(OptionError, match="cannot be opened"):
-        Stores(azure.variables()).open("azure://box/x", 20.0, {"account_key": "no base64"}).get("x")
+        Stores(azure.variables()).open(parse_remote("azure://box/x"), 20.0, {"account_key": "no base64"}).get("x")
     (tmp_path / "file").touch()
-    reader = Stores(azure.variables()).open_for_uploads("azure://box/x", {"sas_token": azure.signed_query("rl")})
+    reader = Stores(azure.variables()).open_for_uploads(
+        parse_remote("azure://box/x"), {"sas_token": azure.signed_query("rl")}
+    )
     with pytest.raises(ObjectForbiddenError, match="AuthorizationPermissionMismatch"):
         reader.put("a", str(tmp_path / "file"))
 
 
-def test_google_says_what_is_wrong(gcs: GcsServer) -> None:
-    """A missing object; what is there is read, by an emulator's variable alone."""
+def test_faults_of_google_are_distinguished(gcs: GcsServer) -> None:
+    """A missing object is an error. The emulator's variable alone suffices to read."""
     gcs.put("x/a b", b"0123456789")
-    store = Stores({"HOME": "/nowhere", **gcs.variables()}).open("gs://bkt/x", 20.0)
+    store = Stores({"HOME": "/nowhere", **gcs.variables()}).open(parse_remote("gs://bkt/x"), 20.0)
     assert b"".join(store.get("a b").chunks) == b"0123456789"
     part = store.get_range("a b", 2, 5)
     assert (part.data, part.facts.n_bytes) == (b"234", 10)
     assert [(facts.name, facts.version) for facts in store.list()] == [("a b", part.facts.version)]
-    with pytest.raises(TransferDamagedError, match="changed"):  # this server does not look at If-Match
+    with pytest.raises(TransferDamagedError, match="changed"):  # this server ignores If-Match
         store.get("a b", version='"other"')
     with pytest.raises(ObjectMissingError, match="STORAGE_EMULATOR_HOST"):
         store.get("nothing")

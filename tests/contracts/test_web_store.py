@@ -1,4 +1,4 @@
-"""Web servers have habits; none of them makes wrong data. nginx has most, what it has not is scripted."""
+"""No behaviour of a web server makes wrong data. nginx has most behaviours; the others are scripted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from streaming.errors import (
     StoreMovedError,
     TransferDamagedError,
 )
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
+from streaming.storage.url import parse_remote
 from streaming.testing.web import WebServer
 from support.answers import AnswerServer, Question, Reply
 from support.servers import started
@@ -41,12 +42,12 @@ def answers() -> Iterator[AnswerServer]:
 
 
 def opened(url: str) -> Store:
-    return Stores({"HOME": "/nowhere", "NO_PROXY": "127.0.0.1"}).open(url, 20.0)
+    return Stores({"HOME": "/nowhere", "NO_PROXY": "127.0.0.1"}).open(parse_remote(url), 20.0)
 
 
 @pytest.mark.parametrize("habit", READING)
-def test_every_habit_gives_the_same_data(server: WebServer, habit: str) -> None:
-    """Whole, from an offset on, in ranges; with the size, whether the server states it or not."""
+def test_every_behaviour_gives_the_same_data(server: WebServer, habit: str) -> None:
+    """Whole objects, reads from an offset and ranges agree; the size is right whether the server states it or not."""
     store = opened(server.url("some%20folder", habit=habit))
     content = store.get("a")
     assert (content.facts.n_bytes, b"".join(content.chunks)) == (len(WHOLE), WHOLE)
@@ -60,8 +61,8 @@ def test_every_habit_gives_the_same_data(server: WebServer, habit: str) -> None:
 
 
 @pytest.mark.parametrize("habit", READING)
-def test_every_habit_ends_at_the_end(server: WebServer, habit: str) -> None:
-    """Bytes that do not exist are an error; so is what does not."""
+def test_every_behaviour_ends_at_the_end(server: WebServer, habit: str) -> None:
+    """Bytes beyond the end are an error, and so is a missing object."""
     store = opened(server.url("some folder", habit=habit))
     with pytest.raises(TransferDamagedError):
         store.get_range("a", len(WHOLE) - 5, len(WHOLE) + 1)
@@ -71,8 +72,8 @@ def test_every_habit_ends_at_the_end(server: WebServer, habit: str) -> None:
         store.head("nothing")
 
 
-def test_what_a_server_does_not_allow_is_said(server: WebServer, tmp_path: Path) -> None:
-    """To read, to be asked so often, to upload, to list."""
+def test_what_a_server_disallows_is_an_error(server: WebServer, tmp_path: Path) -> None:
+    """Reading, frequent requests, uploads and listing may be disallowed."""
     (tmp_path / "file").write_bytes(bytes(5 << 20))
     with pytest.raises(ObjectForbiddenError, match="no credentials"):
         opened(server.url("some folder", habit="forbidden")).get("a")
@@ -88,7 +89,7 @@ def test_what_a_server_does_not_allow_is_said(server: WebServer, tmp_path: Path)
 
 
 def test_connections_are_kept(answers: AnswerServer) -> None:
-    """A hundred small requests need one; a refusal does not end it."""
+    """A hundred small requests need one connection; a refusal does not end it."""
     answers.reply = lambda _: Reply(206, {"ETag": '"1"', "Content-Range": "bytes 2-4/10"}, b"234")
     store = opened(answers.url)
     for _ in range(100):
@@ -100,8 +101,8 @@ def test_connections_are_kept(answers: AnswerServer) -> None:
     assert answers.n_connections == 1
 
 
-def test_a_length_that_is_cut_is_found_without_one_stated_by_its_chunks(answers: AnswerServer) -> None:
-    """Chunked bodies have an end of their own; without it they are damaged, not short."""
+def test_a_cut_chunked_body_is_detected(answers: AnswerServer) -> None:
+    """A chunked body has an end mark; without it the body is damaged, not short."""
     chunked = b"5\r\nabcde\r\n"
     for ending, is_whole in ((b"0\r\n\r\n", True), (b"", False)):
         headers = {"Transfer-Encoding": "chunked"}
@@ -113,8 +114,8 @@ def test_a_length_that_is_cut_is_found_without_one_stated_by_its_chunks(answers:
                 opened(answers.url).get("a")
 
 
-def test_a_version_is_asked_for_in_the_words_that_the_server_uses(answers: AnswerServer) -> None:
-    """ETag or date; a weak ETag cannot be asked for, and is compared."""
+def test_a_version_is_requested_in_the_servers_terms(answers: AnswerServer) -> None:
+    """An ETag or a date is sent; a weak ETag, which cannot be, is compared."""
     for headers, condition in (
         ({"ETag": '"1"', "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, ("if-match", '"1"')),
         ({"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, ("if-unmodified-since", "Wed, 21 Oct 2015 07:28:00 GMT")),
@@ -132,19 +133,19 @@ def test_a_version_is_asked_for_in_the_words_that_the_server_uses(answers: Answe
 
 
 def test_redirects_come_to_an_end(answers: AnswerServer) -> None:
-    """A circle is an error, and so is a way from an encrypted to an open place."""
+    """A circle of redirects is an error."""
     answers.reply = lambda _: Reply(302, {"Location": "/again"})
     with pytest.raises(StoreMovedError, match="sent us on"):
         opened(answers.url).get("a")
     assert len(answers.asked) == 6
 
 
-def test_nothing_follows_from_encrypted_to_open(answers: AnswerServer) -> None:
-    """The error names the place, without what may be secret."""
+def test_no_redirect_leads_from_https_to_http(answers: AnswerServer) -> None:
+    """The error names the target, without its query, which may be secret."""
     location = f"return 302 {answers.url}/x?sig=HIDDEN;"
     for server in started(WebServer.started(is_encrypted=True, more=f"location /away/ {{ {location} }}")):
         options = {"ca_bundle": server.certificate}
-        store = Stores({"NO_PROXY": "127.0.0.1"}).open(server.url(habit="away"), 20.0, options)
+        store = Stores({"NO_PROXY": "127.0.0.1"}).open(parse_remote(server.url(habit="away")), 20.0, options)
         with pytest.raises(StoreMovedError, match="nothing is encrypted") as caught:
             store.get("a")
         assert answers.url in str(caught.value)
@@ -152,8 +153,8 @@ def test_nothing_follows_from_encrypted_to_open(answers: AnswerServer) -> None:
         assert answers.asked == []
 
 
-def test_a_range_is_asked_for_where_the_name_leads(answers: AnswerServer) -> None:
-    """Also after a redirect."""
+def test_a_range_survives_redirects(answers: AnswerServer) -> None:
+    """The range is sent to the target of a redirect as well."""
 
     def reply(question: Question) -> Reply:
         if question.target == "/data/a":

@@ -46,6 +46,7 @@ class DatabricksDouble(HttpDouble):
         self.folders: set[str] = {"/", "/Volumes/c/s/v"}
         self.page_size = 1000
         self.tokens = {TOKEN}
+        self.n_moves, self.refused_moves = 0, set[int]()
         self._handles: dict[int, tuple[str, bytearray]] = {}
         self._moment_s = 1_600_000_000
 
@@ -189,6 +190,9 @@ class DatabricksDouble(HttpDouble):
 
     def _dbfs_move(self, fields: Any) -> Reply:
         source, target = fields["source_path"], fields["destination_path"]
+        self.n_moves += 1
+        if self.n_moves in self.refused_moves:
+            return _error(403, "PERMISSION_DENIED", f"move {self.n_moves} is refused")
         if target in self.files:
             return _error(400, "RESOURCE_ALREADY_EXISTS", f"A file or directory already exists at {target}.")
         self.files[target] = self.files.pop(source)

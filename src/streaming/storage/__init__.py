@@ -1,4 +1,4 @@
-"""The edge to the network: URL → store."""
+"""The edge to the network: URLs, and the stores that they name."""
 
 from streaming.storage.registry import register_all, register_store, registered_stores
 

@@ -1,7 +1,7 @@
-"""Which environment variables a store reads.
+"""The environment variables that stores read.
 
-They are part of a fetcher's identity: two jobs whose answers here differ never share one (design: fetcher). A store
-that starts to read another variable adds it here, and nowhere else.
+They are part of a fetcher's identity: two jobs in which they differ never share a fetcher. A store that starts to read
+another variable adds it here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NAMES: Final = frozenset(
 
 
 def variables_of_stores(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variables that may change which store answers, or as whom we ask; sorted by name."""
+    """Return the variables that may change which store answers, or whose credentials are used; sorted by name."""
     return sorted(
         (name, value)
         for name, value in environment.items()

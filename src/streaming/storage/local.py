@@ -1,4 +1,4 @@
-"""A folder as a store: plain `open` and `pread`, safe in any process, forked or not."""
+"""A folder as a store, by plain `open` and `pread`: safe in any process, forked or not."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from streaming.errors import (
 )
 from streaming.placement import is_temporary, placed_file
 from streaming.storage.store import Content, ObjectFacts, Part
+from streaming.storage.translation import translating_errors
 from streaming.storage.uploads import open_upload
 
 _CHUNK_BYTES: Final = 1 << 20
 
 
 class FolderStore:
-    """The files below a folder. `put` makes folders as needed and shows a file only when it is whole."""
+    """The files below a folder. `put` makes missing folders; a file appears only once it is whole."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
-        with self._told(name):
+        with self._translating_errors(name):
             file = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with self._told(name):
+            with self._translating_errors(name):
                 facts = _facts(name, os.fstat(file))
             if version is not None and version != facts.version:
                 raise TransferDamagedError(f"{self._path(name)} changed while it was read")
@@ -46,7 +47,7 @@ class FolderStore:
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
-        with self._told(name):
+        with self._translating_errors(name):
             file = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 facts = _facts(name, os.fstat(file))
@@ -64,7 +65,7 @@ class FolderStore:
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store."""
         target = self._path(name)
-        with open_upload(path, target) as source, self._told(name):
+        with open_upload(path, target) as source, self._translating_errors(name):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with placed_file(target) as copy:
                 n_bytes = 0
@@ -75,7 +76,7 @@ class FolderStore:
                         moved(n_bytes)
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
-        """See Store. Hidden temporaries of writers are no objects; links to folders are not followed."""
+        """See Store. Hidden temporaries of writers are not objects; links to folders are not followed."""
         top = self._path(prefix) if prefix else self._folder
         for folder, _, names in os.walk(top, onerror=_raise_unless_gone):
             for file_name in names:
@@ -87,17 +88,17 @@ class FolderStore:
 
     def head(self, name: str) -> ObjectFacts:
         """See Store."""
-        with self._told(name):
+        with self._translating_errors(name):
             return _facts(name, os.stat(self._path(name)))
 
     def delete(self, name: str) -> None:
         """See Store."""
-        with self._told(name), contextlib.suppress(FileNotFoundError):
+        with self._translating_errors(name), contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(name))
 
     def check_writable(self) -> None:
-        """Make the folder if it is missing; StorageError if files cannot be made in it."""
-        with self._told(""):
+        """Make the folder if it is missing. Raises StorageError if files cannot be made in it."""
+        with self._translating_errors(""):
             os.makedirs(self._folder, exist_ok=True)
             if not os.access(self._folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self._folder)
@@ -105,12 +106,12 @@ class FolderStore:
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
 
-    def _told(self, name: str) -> contextlib.AbstractContextManager[None]:
-        return _in_our_words(self._path(name) if name else self._folder)
+    def _translating_errors(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return _translating_errors(self._path(name) if name else self._folder)
 
 
 class _FileChunks(Iterator[bytes]):
-    """A file's bytes in order, as long as it was when opened. Owns the descriptor; closed at the end or if dropped."""
+    """The bytes of a file, up to its size when opened. Owns the descriptor; closes it at the end or if dropped."""
 
     def __init__(self, path: str, file: int, offset: int, n_bytes: int) -> None:
         self._path, self._file, self._offset, self._n_bytes = path, file, offset, n_bytes
@@ -121,7 +122,7 @@ class _FileChunks(Iterator[bytes]):
         if left <= 0:
             self._close()
             raise StopIteration
-        with _in_our_words(self._path):
+        with _translating_errors(self._path):
             chunk = os.pread(self._file, min(left, _CHUNK_BYTES), self._offset)
         if not chunk:
             raise TransferDamagedError(f"{self._path} was cut to {self._offset} bytes while it was read")
@@ -129,29 +130,28 @@ class _FileChunks(Iterator[bytes]):
         return chunk
 
 
-@contextlib.contextmanager
-def _in_our_words(path: str) -> Iterator[None]:
-    """The system's errors as kinds that a caller can act on."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ObjectMissingError(
-            f"{path} does not exist; check the path, and that its file system is mounted"
-        ) from error
-    except PermissionError as error:
-        raise ObjectForbiddenError(f"{path}: permission denied; check its owner and mode") from error
-    except OSError as error:
+def _translating_errors(path: str) -> contextlib.AbstractContextManager[None]:
+    return translating_errors(lambda error: _translated(path, error))
+
+
+def _translated(path: str, error: Exception) -> StorageError | None:
+    """Say what an error of the system means for a file or folder."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return ObjectMissingError(f"{path} does not exist; check the path, and that its file system is mounted")
+    if isinstance(error, PermissionError):
+        return ObjectForbiddenError(f"{path}: permission denied; check its owner and mode")
+    if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoRoomError(f"{path}: no room left on its file system; make room or take another folder") from error
-        raise StorageError(f"{path}: {error.strerror or error}") from error
+            return NoRoomError(f"{path}: no room left on its file system; make room or take another folder")
+        return StorageError(f"{path}: {error.strerror or error}")
+    return None
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """A folder that cannot be read is no empty one; one that is not there (any more) is."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _in_our_words(error.filename):
-        raise error
+    """Raise for a folder that cannot be read; one that does not exist (any more) counts as empty."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        with _translating_errors(error.filename):
+            raise error
 
 
 def _facts(name: str, status: os.stat_result) -> ObjectFacts:

@@ -1,7 +1,7 @@
 """`storage_options`: one vocabulary for all stores.
 
-A name means the same wherever it is taken. What users of boto3, obstore and fsspec write is understood too, in any case
-(`endpoint_url`, `AWS_ACCESS_KEY_ID`, `anon`). A name that the store does not take is refused, never ignored.
+A name means the same for every store that takes it. The names that boto3, obstore and fsspec use are aliases, in upper
+or lower case (`endpoint_url`, `AWS_ACCESS_KEY_ID`, `anon`). A name that the store does not take is an error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from streaming.storage.schemes import scheme_named
 from streaming.storage.url import Bucket, Folder, Location
 
 
-class Kind(enum.Enum):
-    """What a value must be; the words complete "must be …"."""
+class OptionKind(enum.Enum):
+    """What the value of an option must be; the text completes "must be …"."""
 
     TEXT = "a text"
     SECRET = "a text (which is not shown)"
@@ -26,37 +26,37 @@ class Kind(enum.Enum):
     HEADERS = "a mapping of texts to texts"
 
 
-VOCABULARY: Final[Mapping[str, Kind]] = {
-    "access_key_id": Kind.TEXT,
-    "account_key": Kind.SECRET,
-    "account_name": Kind.TEXT,
-    "anonymous": Kind.FLAG,
-    "ca_bundle": Kind.TEXT,
-    "client_id": Kind.TEXT,
-    "client_secret": Kind.SECRET,
-    "connect_timeout": Kind.SECONDS,
-    "endpoint": Kind.TEXT,
-    "headers": Kind.HEADERS,
-    "key_file": Kind.TEXT,
-    "key_passphrase": Kind.SECRET,
-    "known_hosts": Kind.TEXT,
-    "no_proxy": Kind.TEXT,
-    "password": Kind.SECRET,
-    "profile": Kind.TEXT,
-    "proxy": Kind.SECRET,  # may hold a password
-    "query": Kind.SECRET,  # of a signed URL
-    "read_timeout": Kind.SECONDS,
-    "region": Kind.TEXT,
-    "requester_pays": Kind.FLAG,
-    "sas_token": Kind.SECRET,
-    "secret_access_key": Kind.SECRET,
-    "service_account_file": Kind.TEXT,
-    "service_account_key": Kind.SECRET,
-    "session_token": Kind.SECRET,
-    "tenant_id": Kind.TEXT,
-    "token": Kind.SECRET,
-    "user": Kind.TEXT,
-    "virtual_hosted_style": Kind.FLAG,
+VOCABULARY: Final[Mapping[str, OptionKind]] = {
+    "access_key_id": OptionKind.TEXT,
+    "account_key": OptionKind.SECRET,
+    "account_name": OptionKind.TEXT,
+    "anonymous": OptionKind.FLAG,
+    "ca_bundle": OptionKind.TEXT,
+    "client_id": OptionKind.TEXT,
+    "client_secret": OptionKind.SECRET,
+    "connect_timeout": OptionKind.SECONDS,
+    "endpoint": OptionKind.TEXT,
+    "headers": OptionKind.HEADERS,
+    "key_file": OptionKind.TEXT,
+    "key_passphrase": OptionKind.SECRET,
+    "known_hosts": OptionKind.TEXT,
+    "no_proxy": OptionKind.TEXT,
+    "password": OptionKind.SECRET,
+    "profile": OptionKind.TEXT,
+    "proxy": OptionKind.SECRET,  # may hold a password
+    "query": OptionKind.SECRET,  # of a signed URL
+    "read_timeout": OptionKind.SECONDS,
+    "region": OptionKind.TEXT,
+    "requester_pays": OptionKind.FLAG,
+    "sas_token": OptionKind.SECRET,
+    "secret_access_key": OptionKind.SECRET,
+    "service_account_file": OptionKind.TEXT,
+    "service_account_key": OptionKind.SECRET,
+    "session_token": OptionKind.SECRET,
+    "tenant_id": OptionKind.TEXT,
+    "token": OptionKind.SECRET,
+    "user": OptionKind.TEXT,
+    "virtual_hosted_style": OptionKind.FLAG,
 }
 
 _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -105,9 +105,9 @@ _FLAGS: Final = {"true": True, "1": True, "yes": True, "requester": True, "false
 
 
 def read_options(options: Mapping[str, Any], takes: frozenset[str], *, scheme: str) -> dict[str, Any]:
-    """The options under their names in the vocabulary, checked; those that are None are left out.
+    """Check options and return them under their names in the vocabulary, without those that are None.
 
-    Raises OptionError for a name that the scheme does not take, and for a value that is not what the name demands. No
+    Raises OptionError for a name that the scheme does not take, and for a value of another kind than the name's. No
     message holds a value that may be secret.
     """
     read: dict[str, Any] = {}
@@ -127,17 +127,16 @@ def read_options(options: Mapping[str, Any], takes: frozenset[str], *, scheme: s
 
 
 def options_for(location: Bucket, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a stream at `location`, as its scheme's row in the table allows; see `read_options`."""
+    """Read the options of a stream at `location` against those that its scheme takes; see `read_options`."""
     row = scheme_named(location.scheme)
     takes = row.options if row is not None else None
     return read_options(options, takes or frozenset(), scheme=location.scheme)
 
 
 def checked_options(location: Location, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy of a stream's options, for those who only carry them; needs no store's client.
+    """Check a stream's options without opening its store, and return a copy to send to the fetcher.
 
-    Raises OptionError for what the scheme of `location` does not take, and for what cannot travel to the fetcher's
-    process.
+    Raises OptionError for an option that the scheme of `location` does not take, and for one that is not JSON.
     """
     if not options:
         return {}
@@ -167,16 +166,16 @@ def _name(given: str) -> str:
     return _NAME_OF.get(name, name)
 
 
-def _checked(given: str, kind: Kind, value: Any) -> Any:
-    if kind is Kind.FLAG:
+def _checked(given: str, kind: OptionKind, value: Any) -> Any:
+    if kind is OptionKind.FLAG:
         if isinstance(value, bool):
             return value
         if isinstance(value, str) and value.lower() in _FLAGS:
             return _FLAGS[value.lower()]
-    elif kind is Kind.SECONDS:
+    elif kind is OptionKind.SECONDS:
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9:
             return float(value)
-    elif kind is Kind.HEADERS:
+    elif kind is OptionKind.HEADERS:
         if isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair):
             return dict(value)
     elif isinstance(value, str) and value:
@@ -184,5 +183,5 @@ def _checked(given: str, kind: Kind, value: Any) -> Any:
     raise OptionError(f"storage_options: {given!r} must be {kind.value}, not {_said(kind, value)}")
 
 
-def _said(kind: Kind, value: Any) -> str:
-    return repr(value) if kind in (Kind.FLAG, Kind.SECONDS) else f"of type {type(value).__name__}, or empty"
+def _said(kind: OptionKind, value: Any) -> str:
+    return repr(value) if kind in (OptionKind.FLAG, OptionKind.SECONDS) else f"of type {type(value).__name__}, or empty"

@@ -1,7 +1,7 @@
-"""Stores that the user adds: which function opens the URLs of a scheme.
+"""Stores that the user adds: the functions that open the URLs of a scheme.
 
-Stores live in the fetcher, a process of its own that is started by exec: it can import a function by its name, and
-cannot be handed an object. So a registration is two texts, which travel to it with each client's first words.
+Stores live in the fetcher, a separate process that is started by exec. It can import a function by its name, but cannot
+be given an object: so a registration is two texts, which each client sends with its first message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streaming.errors import OptionError
+from streaming.errors import MissingExtraError, OptionError
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 _OPENER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -21,7 +21,7 @@ _registered: dict[str, str] = {}
 
 
 def register_store(scheme: str, opener: str) -> None:
-    """From now on `opener`, as in `"package.module:function"`, opens the URLs of `scheme`, also of a built-in one.
+    """Open the URLs of `scheme` by `opener`, as in `"package.module:function"`, from now on; also of a built-in scheme.
 
     The function takes a `Bucket` (the parsed URL) and `StoreSettings`, and returns a `Store`. It is imported and called
     in the fetcher's process, never here. Raises OptionError for anything that another process could not import.
@@ -32,22 +32,24 @@ def register_store(scheme: str, opener: str) -> None:
 
 
 def registered_stores() -> dict[str, str]:
-    """What was registered in this process: scheme → opener."""
+    """Return the openers that were registered in this process, by scheme."""
     return dict(_registered)
 
 
 def register_all(openers: Mapping[str, str]) -> None:
-    """Take over what another process registered. Nothing is imported before a URL of the scheme is opened."""
+    """Register openers of another process. None is imported before a URL of its scheme is opened."""
     _registered.update(openers)
 
 
 def load_opener(scheme: str, opener: str) -> Callable[..., Any]:
-    """The function that `opener` names. Raises OptionError if it cannot be imported."""
+    """Import the function that `opener` names. Raises OptionError if that fails, MissingExtraError from its module."""
     module_name, _, path = opener.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
+    except MissingExtraError:
+        raise
     except (ImportError, AttributeError) as error:
         raise OptionError(
             f"the store of {scheme}:// cannot be opened: {opener!r} cannot be imported in the fetcher's process "

@@ -1,6 +1,6 @@
-"""The table of schemes: a row says how a URL of the scheme is read, who opens it, and which options it takes.
+"""The table of schemes: how a URL of each is parsed, which function opens it, and which options it takes.
 
-A new store is a new row. Openers are named, not imported: ranks and workers parse URLs and must load no client.
+A new store is a new row. Openers are named, not imported: ranks and workers parse URLs, and must not load a client.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Final
 
 from streaming.storage.registry import registered_stores
 
-ENTRY_POINTS: Final = "streaming.stores"  # the group in which a package names its stores
+ENTRY_POINTS: Final = "streaming.stores"  # the group of entry points by which packages add stores
 
 
 class Authority(enum.Enum):
-    """What stands between `//` and the path."""
+    """What a URL has between `//` and the path."""
 
-    BUCKET = "bucket"  # a name, which there must be; anything in it is part of the name
-    HOST = "host"  # as of the web: there must be one, `user:password@` may precede it, `?` and `#` cannot follow
+    BUCKET = "bucket"  # a name, which may hold any character
+    HOST = "host"  # as on the web: `user:password@` may precede it, `?` and `#` cannot follow
     ANY = "any"  # a name, a host or nothing
-    NONE = "none"  # nothing: three slashes, or none
+    NONE = "none"  # nothing: the URL has three slashes after the colon, or one
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """One row."""
+    """A row of the table."""
 
     authority: Authority
     example: str
-    opener: str | None  # "package.module:name" of an Opener; None: it is not read, see `instead`
-    options: frozenset[str] | None = frozenset()  # what `storage_options` may hold; None: its opener's own affair
+    opener: str | None  # "package.module:name" of an Opener; None: not supported, see `instead`
+    options: frozenset[str] | None = frozenset()  # the options it takes; None: its opener checks them
     is_azure: bool = False  # the container may stand in the authority or behind a host (see azure_place)
-    is_shared: bool = False  # one client serves all prefixes of a bucket
+    is_shared: bool = False  # one client serves all prefixes of a bucket or host
     instead: str = ""  # why there is no opener, and what to do
 
 
@@ -70,8 +70,8 @@ _HUB: Final = _TRANSPORT | {"endpoint", "token"}
 _DATABRICKS: Final = _TRANSPORT | {"endpoint", "token", "client_id", "client_secret", "profile"}
 
 _S3_OPENER: Final = "streaming.storage.buckets.s3:open_s3"
-_OSS_OPENER: Final = "streaming.storage.buckets.s3_alikes:open_oss"
-_R2_OPENER: Final = "streaming.storage.buckets.s3_alikes:open_r2"
+_OSS_OPENER: Final = "streaming.storage.buckets.s3_services:open_oss"
+_R2_OPENER: Final = "streaming.storage.buckets.s3_services:open_r2"
 _GCS_OPENER: Final = "streaming.storage.buckets.gcs:open_gcs"
 _AZURE_OPENER: Final = "streaming.storage.buckets.azure:open_azure"
 _WEB_OPENER: Final = "streaming.storage.web.store:open_web"
@@ -109,11 +109,11 @@ _BUILT_IN: Final[Mapping[str, Scheme]] = {
     "dbfs": Scheme(_NONE, "dbfs:/Volumes/catalog/schema/volume", _DATABRICKS_OPENER, _DATABRICKS),
     "alipan": Scheme(_NONE, "alipan:///folder", None, instead=_NO_ALIPAN),
 }
-_NOT_OURS: Final = frozenset({"file", "local", "memory"})  # of fsspec: paths are written without; gone with its process
+_NOT_TAKEN: Final = frozenset({"file", "local", "memory"})  # folders are plain paths; memory ends with its process
 
 
 def scheme_named(name: str) -> Scheme | None:
-    """The row of a scheme: registered by the user, built in, or brought by an installed package; None if unknown."""
+    """Return the row of a scheme: registered by the user, built in, or of an installed package; None if unknown."""
     registered = registered_stores().get(name)
     if registered is not None:
         return _foreign(name, registered)
@@ -125,15 +125,15 @@ def scheme_named(name: str) -> Scheme | None:
 
 
 def known_schemes() -> list[str]:
-    """The names of all schemes that can be opened, sorted."""
+    """Return the names of all schemes that can be opened, sorted; without those of fsspec."""
     built_in = {name for name, scheme in _BUILT_IN.items() if scheme.opener is not None}
     brought = {found.name for found in importlib.metadata.entry_points(group=ENTRY_POINTS)}
     return sorted({*built_in, *brought, *registered_stores()})
 
 
 def _of_fsspec(name: str) -> Scheme | None:
-    """Any other scheme that fsspec knows, where it is installed; looked at only for names that nobody else has."""
-    if name in _NOT_OURS or importlib.util.find_spec("fsspec") is None:
+    """Return a row for any other scheme of fsspec, if that is installed."""
+    if name in _NOT_TAKEN or importlib.util.find_spec("fsspec") is None:
         return None
     from fsspec.registry import known_implementations
 

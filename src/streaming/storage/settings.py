@@ -1,4 +1,4 @@
-"""What opens a store, and what it is told."""
+"""What a store is opened with, and the type of the functions that open one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from streaming.storage.url import Bucket
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How a store is to be asked, whatever it is. Holds secrets, which `repr` does not show."""
+    """How to use a store of any kind. Holds secrets, which its `repr` does not show."""
 
-    options: Mapping[str, Any] = field(repr=False)  # storage_options of the stream: JSON values, not yet checked
+    options: Mapping[str, Any] = field(repr=False)  # the stream's storage_options: JSON values, not yet checked
     environment: Mapping[str, str] = field(repr=False)
-    timeout_s: float  # how long nothing may come
+    timeout_s: float  # for how long nothing may come; one request gets a share of it
     for_uploads: bool = False
 
 
 Opener = Callable[[Bucket, StoreSettings], Store]
+"""Opens the store at a URL."""

@@ -1,8 +1,8 @@
-"""What a store is: six verbs over names below one place.
+"""The protocol of stores: six operations on the objects below one place.
 
 Every error is one of `streaming.errors`: ObjectMissingError, ObjectForbiddenError, StoreBusyError,
-StoreUnreachableError, TransferDamagedError; no client library's own error leaves a store. A store tries once; who
-calls it tries again. `tests/contracts` has the suite that each store passes.
+StoreUnreachableError, TransferDamagedError; no error of a client library leaves a store. A store tries once; its caller
+retries. Every store passes the suite `streaming.testing.StoreContract`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """What a store says of an object without giving it."""
+    """An object's name, size and version."""
 
-    name: str  # relative to the store's place
+    name: str  # relative to the place of the store
     n_bytes: int
-    version: str | None  # changes when the content changes (an ETag), None if the store has no such thing
+    version: str | None  # changes when the content changes, such as an ETag; None if the store has none
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """An object on its way: what it is, and its bytes from `offset` on, in order. The chunks can be read once."""
+    """An object being read: its facts, and its bytes from `offset` on, in order. The chunks can be read once."""
 
     facts: ObjectFacts
     offset: int
@@ -32,38 +32,38 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of an object, whole, and what the object is."""
+    """A range of an object's bytes, complete, and the object's facts."""
 
     facts: ObjectFacts
     data: bytes
 
 
 class Store(Protocol):
-    """Objects below one place. Thread-safe. Names are relative, with `/` between parts."""
+    """The objects below one place. Thread-safe. Names are relative to it, with `/` between parts."""
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
-        """The object from byte `offset` on; with `version`, TransferDamagedError if it is another one by now."""
+        """Read an object from byte `offset` on. Raises TransferDamagedError if its version is not `version`."""
         ...
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
-        """The bytes from `begin` to below `end`, in one request; as many as asked for, or TransferDamagedError.
+        """Read the bytes from `begin` to below `end`, in one request.
 
-        With `version` also TransferDamagedError if the object is another one by now.
+        Raises TransferDamagedError if the object is shorter, or if its version is not `version`.
         """
         ...
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
-        """Store the local file `path` as `name`, whole or not at all; `moved` is told the bytes read so far."""
+        """Store the local file `path` as `name`, whole or not at all; call `moved` with the bytes read so far."""
         ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
-        """All objects below the folder `prefix`, at any depth, in no particular order; none if there is none."""
+        """Yield all objects below the folder `prefix`, at any depth, in no particular order; none if it is missing."""
         ...
 
     def head(self, name: str) -> ObjectFacts:
-        """What the object is."""
+        """Return the object's facts."""
         ...
 
     def delete(self, name: str) -> None:
-        """Remove the object; done if there is none."""
+        """Delete the object; a missing one is no error."""
         ...

@@ -1,8 +1,8 @@
 """What a remote path means: the one parser of URLs.
 
-A path without a scheme is a folder, taken as it stands (no `~`, no variables). Names in a store are taken as they stand
-too: no percent-decoding, and `?` and `#` are ordinary characters, because they are in object names. Only URLs of hosts
-(`http`, `https`, `sftp`) take neither. `file://` is refused, as the predecessor refuses it: write the path without it.
+A path without a scheme is a folder; `~` and variables in it are not expanded. Names in a store are not decoded: `%` is
+an ordinary character, and so are `?` and `#`, because object names hold them. In URLs of hosts (`http`, `https`,
+`sftp`) `?` and `#` are errors, and so is the scheme `file://`, as in the predecessor: write the path without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streaming.storage.schemes import Authority, Scheme, known_schemes, scheme_n
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _URL_BEGINS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_BARE: Final = re.compile(r"dbfs:(?P<rest>/.*)", re.DOTALL)  # the one scheme that is written without an authority
+_BARE: Final = re.compile(r"dbfs:(?P<rest>/.*)", re.DOTALL)  # the one scheme that needs no "//"
 _ROOT: Final = re.compile(r"/+")
 _SCHEME_ALONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:///*|dbfs:/+")
 _USER: Final = re.compile(r".*@", re.DOTALL)
@@ -28,13 +28,13 @@ _PORT: Final = re.compile(r"(?:[^:]|\[[0-9A-Fa-f:.]+\])+(?::\d{1,5})?")
 
 
 class Folder(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A folder of this machine's file systems."""
+    """A folder on this machine."""
 
     path: str  # absolute, without a trailing slash
 
     @property
     def shown(self) -> str:
-        """For messages."""
+        """The path, for messages."""
         return self.path
 
     def __str__(self) -> str:
@@ -42,9 +42,9 @@ class Folder(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Bucket(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A place in an object store, or on a host: its authority, and what all names in it begin with.
+    """A place in an object store or on a host: its authority, and the prefix of all names in it.
 
-    `str()` is a URL that means the same place; `repr()` and `shown` leave out who asks, and the password.
+    `str()` is a URL of the same place. `repr()` and `shown` leave out a host's user and every password.
     """
 
     scheme: str
@@ -53,7 +53,7 @@ class Bucket(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     @property
     def shown(self) -> str:
-        """For messages: without `user:password@`."""
+        """The URL for messages, without `user:password@`."""
         row = scheme_named(self.scheme)
         is_host = row is not None and row.authority is Authority.HOST
         return _url(self.scheme, (_USER if is_host else _USER_AND_PASSWORD).sub("", self.name), self.prefix)
@@ -69,9 +69,9 @@ Location = Folder | Bucket
 
 
 def parse_remote(remote: str) -> Location:
-    """Where `remote` points; a relative folder is taken from the present working directory.
+    """Parse a remote path. A relative folder is relative to the current working directory.
 
-    Raises OptionError for what is no remote path, or one that no store is for.
+    Raises OptionError for a malformed path, and for a scheme that no store has.
 
     >>> parse_remote("s3://bucket/some prefix/train/")
     Bucket('s3://bucket/some prefix/train')
@@ -92,7 +92,7 @@ def parse_remote(remote: str) -> Location:
     name, _, path = rest.partition("/")
     location = Bucket(scheme, name, path.strip("/"))
     if wrong := _wrong(row, location):
-        # Of a host nothing is shown: where a password ends is not sure in a URL that is wrong.
+        # Nothing of a host is shown: in a malformed URL it is not certain where a password ends.
         shown = f"{scheme}://…" if row.authority is Authority.HOST else repr(location.shown)
         raise OptionError(f"Unsupported remote path: {shown} {wrong}; write it as in {row.example!r}")
     return location
@@ -108,7 +108,7 @@ def looks_like_url(text: str) -> bool:
 
 
 def join_remote(remote: str, *parts: str) -> str:
-    """`remote` with `parts` below it, each separated by one slash; empty parts are left out.
+    """Append `parts` to `remote`, with one slash between them; empty parts are left out.
 
     >>> join_remote("s3://bucket/data/", "train", "")
     's3://bucket/data/train'
@@ -133,7 +133,7 @@ def location_below(location: Location, *parts: str) -> Location:
 
 
 def _wrong(row: Scheme, location: Bucket) -> str | None:
-    """What is wrong with a location of this scheme."""
+    """Say what is wrong with a location of this scheme; None if nothing is."""
     name, prefix = location.name, location.prefix
     if row.authority is Authority.BUCKET and not name:
         return "names no bucket"

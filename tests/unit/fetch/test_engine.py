@@ -14,7 +14,7 @@ from streaming.fetch.transfer.stores import StoreAccess
 from streaming.fetch.transfer.whole_file import TransferContext, is_on_disk
 from streaming.fetch.wire.credentials import Credentials
 from streaming.fetch.wire.protocol import Hello
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
 from streaming.storage.url import Location
 from support.fetcher_world import PATIENCE_S, content, filled, wait_until

@@ -1,12 +1,12 @@
-"""Which environment variables belong to a fetcher's identity."""
+"""The environment variables that are part of a fetcher's identity."""
 
 from __future__ import annotations
 
 from streaming.storage.environment import variables_of_stores
 
 
-def test_what_stores_read_is_told_from_what_they_do_not() -> None:
-    """Proxies in either case, credentials, certificates; nothing that differs from rank to rank."""
+def test_the_variables_of_stores_are_found() -> None:
+    """Proxies in upper or lower case, credentials and certificates count; variables that differ by rank do not."""
     environment = {
         "AWS_ACCESS_KEY_ID": "k",
         "https_proxy": "p",

@@ -10,8 +10,8 @@ from streaming.errors import StorageError
 from streaming.storage.local import FolderStore
 
 
-def test_a_folder_that_cannot_be_read_is_an_error_not_an_empty_one(tmp_path: Path) -> None:
-    """One that is not there is empty, as a prefix without objects is; so is a file."""
+def test_an_unreadable_folder_is_an_error_and_not_empty(tmp_path: Path) -> None:
+    """A missing folder is empty, like a prefix without objects, and so is a file."""
     (tmp_path / "file").touch()
     assert list(FolderStore(str(tmp_path / "nowhere")).list()) == []
     assert list(FolderStore(str(tmp_path)).list("file")) == []

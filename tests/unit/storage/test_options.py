@@ -1,4 +1,4 @@
-"""`storage_options`: names that mean the same everywhere, and nothing that is silently ignored."""
+"""`storage_options`: a name means the same for every store, and nothing is silently ignored."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from streaming.errors import OptionError
-from streaming.storage.options import VOCABULARY, Kind, checked_options, read_options
+from streaming.storage.options import VOCABULARY, OptionKind, checked_options, read_options
 from streaming.storage.schemes import known_schemes, scheme_named
+from streaming.storage.url import parse_remote
 
 ALL = frozenset(VOCABULARY)
 
@@ -32,8 +33,8 @@ ALL = frozenset(VOCABULARY)
         ({"region": "r", "aws_region": "r"}, {"region": "r"}),
     ],
 )
-def test_what_users_of_other_clients_write_is_understood(given: dict[str, Any], read: dict[str, Any]) -> None:
-    """One name each, whatever the alias and its case."""
+def test_names_of_other_clients_are_understood(given: dict[str, Any], read: dict[str, Any]) -> None:
+    """Each alias, in upper or lower case, is read as its name in the vocabulary."""
     assert read_options(given, ALL, scheme="s3") == read
 
 
@@ -51,15 +52,15 @@ def test_what_users_of_other_clients_write_is_understood(given: dict[str, Any], 
         ({"region": "a", "region_name": "b"}, "given twice"),
     ],
 )
-def test_what_does_not_fit_is_refused(given: dict[str, Any], words: str) -> None:
-    """With what would fit."""
+def test_wrong_options_are_refused(given: dict[str, Any], words: str) -> None:
+    """The error says what would be accepted."""
     with pytest.raises(OptionError, match=words):
         read_options(given, ALL, scheme="s3")
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in VOCABULARY.items() if kind is Kind.SECRET))
+@pytest.mark.parametrize("name", sorted(name for name, kind in VOCABULARY.items() if kind is OptionKind.SECRET))
 def test_no_error_shows_a_secret(name: str) -> None:
-    """Neither of a wrong type, nor given twice, nor where it is not taken."""
+    """Whether it has a wrong type, is given twice, or is not taken by the store."""
     wrong: list[tuple[dict[str, Any], frozenset[str]]] = [
         ({name: ["HIDDEN"]}, ALL),
         ({name: "HIDDEN", name.upper(): "HIDDEN2"}, ALL),
@@ -73,7 +74,7 @@ def test_no_error_shows_a_secret(name: str) -> None:
 
 @pytest.mark.parametrize("scheme", known_schemes())
 def test_every_scheme_takes_names_of_the_vocabulary(scheme: str) -> None:
-    """And says which."""
+    """The table lists no other names."""
     row = scheme_named(scheme)
     assert row is not None
     if row.options is not None:
@@ -82,10 +83,10 @@ def test_every_scheme_takes_names_of_the_vocabulary(scheme: str) -> None:
             read_options({"no-such": 1}, row.options, scheme=scheme)
 
 
-def test_options_are_checked_before_they_travel() -> None:
-    """Against the scheme, and for what another process cannot be sent; a folder takes none."""
-    assert checked_options("s3://b/x", None) == {}
-    assert checked_options("s3://b/x", {"aws_region": "r"}) == {"aws_region": "r"}
+def test_options_are_checked_before_they_are_sent() -> None:
+    """Options the scheme does not take, and values that are not JSON, are errors; a folder takes none."""
+    assert checked_options(parse_remote("s3://b/x"), None) == {}
+    assert checked_options(parse_remote("s3://b/x"), {"aws_region": "r"}) == {"aws_region": "r"}
     wrong: list[tuple[str, Any, str]] = [
         ("s3://b/x", {"account_key": "k"}, "s3:// takes no 'account_key'"),
         ("/data", {"region": "r"}, "folder"),
@@ -94,4 +95,4 @@ def test_options_are_checked_before_they_travel() -> None:
     ]
     for remote, options, words in wrong:
         with pytest.raises(OptionError, match=words):
-            checked_options(remote, options)
+            checked_options(parse_remote(remote), options)

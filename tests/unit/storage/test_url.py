@@ -1,4 +1,4 @@
-"""One parser of remote paths, with its table of cases."""
+"""The parser of remote paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from streaming.errors import OptionError
 from streaming.storage.url import Bucket, Folder, join_remote, parse_remote
 
-ODD = {  # what follows the authority → the prefix; nothing is decoded or normalised but the slashes at the ends
+ODD = {  # text after the authority → prefix: only slashes at the ends are removed
     "": "",
     "/": "",
     "/a": "a",
@@ -74,19 +74,21 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("remote", "expected"), (BUCKETS | HOSTS).items())
-def test_a_url_is_a_place_and_a_prefix_as_they_stand(remote: str, expected: Bucket) -> None:
-    """Nothing is decoded or normalised but the slashes at the ends."""
+def test_a_url_is_a_place_and_a_literal_prefix(remote: str, expected: Bucket) -> None:
+    """Nothing is decoded; only slashes at the ends are removed."""
     assert parse_remote(remote) == expected
 
 
 @pytest.mark.parametrize("remote", FOLDERS)
 def test_a_path_without_scheme_is_a_folder(remote: str) -> None:
-    """Absolute, without a slash at the end."""
+    """Its path is absolute and has no slash at the end."""
     assert parse_remote(remote) == Folder(os.path.abspath(remote))
 
 
-def test_a_relative_folder_is_taken_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it means the same in a process that works elsewhere."""
+def test_a_relative_folder_is_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it means the same in a process with another working directory."""
     monkeypatch.chdir(tmp_path)
     assert parse_remote("some/data/") == Folder(f"{tmp_path}/some/data")
     assert parse_remote(".") == Folder(str(tmp_path))
@@ -95,8 +97,8 @@ def test_a_relative_folder_is_taken_from_the_working_directory(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("remote", REFUSED)
-def test_what_is_no_remote_path_is_refused(remote: str) -> None:
-    """As a ValueError that begins as the predecessor's."""
+def test_a_malformed_remote_path_is_refused(remote: str) -> None:
+    """The error is a ValueError that begins like the predecessor's."""
     with pytest.raises(OptionError, match="Unsupported remote path"):
         parse_remote(remote)
 
@@ -116,22 +118,22 @@ def test_what_is_no_remote_path_is_refused(remote: str) -> None:
         ("sftp://user:pw@host:22/a", "user:pw@host:22", "a"),
     ],
 )
-def test_every_scheme_of_the_table_is_read(remote: str, name: str, prefix: str) -> None:
-    """None is taken for a folder, and each is shown as itself."""
+def test_every_scheme_of_the_table_is_parsed(remote: str, name: str, prefix: str) -> None:
+    """No URL is taken for a folder, and `str` gives each back."""
     location = parse_remote(remote)
     assert location == Bucket(remote.partition(":")[0], name, prefix)
     assert parse_remote(str(location)) == location
 
 
 def test_a_scheme_without_a_store_says_what_to_do_instead() -> None:
-    """Alibaba's cloud drive, which the predecessor reads."""
+    """The one case is Alibaba's cloud drive, which the predecessor reads."""
     with pytest.raises(OptionError, match=r"alipan://… is not read\. .* WebDAV"):
         parse_remote("alipan:///a")
 
 
 @pytest.mark.parametrize("remote", [*BUCKETS, *HOSTS, *FOLDERS])
-def test_a_location_reads_back_as_itself(remote: str) -> None:
-    """What a location is shown as means the same location."""
+def test_a_location_survives_the_round_trip(remote: str) -> None:
+    """`str(location)` parses to the same location."""
     location = parse_remote(remote)
     assert parse_remote(str(location)) == location
 
@@ -146,14 +148,14 @@ def test_a_location_reads_back_as_itself(remote: str) -> None:
     ],
 )
 def test_messages_show_no_password(remote: str, shown: str) -> None:
-    """Neither `shown` nor `repr` has who asks; what only looks like it stays."""
+    """`shown` and `repr` leave out user and password, but no text that only resembles them."""
     location = parse_remote(remote)
     assert (location.shown, repr(location)) == (shown, f"Bucket({shown!r})")
 
 
 @pytest.mark.parametrize("remote", ["https://me:SECRET/x@host/a", "https://me:SECRET@host:port/a", "tape://a:SECRET@h"])
 def test_errors_show_no_password(remote: str) -> None:
-    """Even where it is not clear which part is one."""
+    """Even where it is uncertain which part of a URL is the password."""
     with pytest.raises(OptionError) as caught:
         parse_remote(remote)
     assert "SECRET" not in str(caught.value)
@@ -173,5 +175,5 @@ def test_errors_show_no_password(remote: str) -> None:
     ],
 )
 def test_parts_are_joined_by_one_slash(parts: tuple[str, ...], expected: str) -> None:
-    """Empty parts leave no trace."""
+    """Empty parts are left out."""
     assert join_remote(*parts) == expected

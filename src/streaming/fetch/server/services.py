@@ -14,7 +14,7 @@ from streaming.fetch.transfer.engine import Engine
 from streaming.fetch.transfer.ranges import Ranges
 from streaming.fetch.transfer.stores import StoreAccess
 from streaming.fetch.transfer.whole_file import Claim, TransferContext, claim_nothing
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 
 _N_PART_CONNECTIONS: Final = 15
 """Connections for the parts of one large file, beside that of its own thread."""

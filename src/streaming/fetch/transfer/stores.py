@@ -35,7 +35,7 @@ from streaming.fetch.decide.rates import RateLimiter
 from streaming.fetch.decide.transfers import Account
 from streaming.fetch.transfer.credential_cache import CredentialCache
 from streaming.fetch.transfer.progress import TransferProgress
-from streaming.storage.connect import Stores
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Content, ObjectFacts, Part, Store
 from streaming.storage.url import Folder, Location
 

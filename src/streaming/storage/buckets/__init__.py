@@ -1,1 +1,1 @@
-"""Buckets of S3 and its like, Google and Azure, by obstore's client."""
+"""Buckets of S3 and compatible services, of Google and of Azure, through obstore."""

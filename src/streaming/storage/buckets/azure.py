@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from streaming.storage.buckets.azure_settings import AzureIdentity, AzureSettings, azure_settings
 from streaming.storage.buckets.client_options import NO_RETRIES, client_options
-from streaming.storage.buckets.machine import is_azure_machine
+from streaming.storage.buckets.instance_metadata import is_azure_machine
 from streaming.storage.buckets.store import BucketStore
-from streaming.storage.common.meaning import Asked
+from streaming.storage.common.diagnosis import Access
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.url import Bucket
 
-# Said to the client, which would else choose by itself among what it finds in its environment.
+# Set for the client, which would otherwise choose among the credentials in its environment.
 _CREDENTIAL_TYPES: Final = {
     AzureIdentity.KEY: "access_key",
     AzureIdentity.SAS: "sas_token",
@@ -31,13 +31,15 @@ _CREDENTIAL_TYPES: Final = {
 
 
 def open_azure(location: Bucket, settings: StoreSettings) -> BucketStore:
-    """An Opener, for all schemes of Azure."""
+    """Open a container, by any scheme of Azure."""
     options = options_for(location, settings.options)
     found = azure_settings(location, settings.environment, options)
     is_unsure = found.identity is AzureIdentity.MACHINE and not found.is_machine_sure
     if is_unsure and not is_azure_machine(found.metadata_endpoint):
         found = replace(found, identity=AzureIdentity.NOBODY, credentials={})
-    asked = Asked(location.shown, found.endpoint, found.identity.value, has_credentials=found.identity.has_credentials)
+    access = Access(
+        location.shown, found.endpoint, found.identity.value, has_credentials=found.identity.has_credentials
+    )
     http = client_options(settings, options, endpoint=found.endpoint)
 
     def connect() -> Any:
@@ -51,7 +53,7 @@ def open_azure(location: Bucket, settings: StoreSettings) -> BucketStore:
             **_arguments(found),
         )
 
-    return BucketStore(asked, connect)
+    return BucketStore(access, connect)
 
 
 def _arguments(found: AzureSettings) -> dict[str, Any]:

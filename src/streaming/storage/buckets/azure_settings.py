@@ -1,9 +1,9 @@
-"""How to reach a container of Azure, from the URL, `storage_options` and the environment: pure.
+"""How to reach a container of Azure, from URL, `storage_options` and environment. Pure, but for a look at files.
 
-In `azure://`, `azure-dl://` and `az://` what stands behind `//` is a container, unless it has a dot, which no container
-has: then it is the host of an account, and the container is the first part of the path. So both forms that the
-predecessor has (one for its reader, one for its writer) work for both. `abfs(s)://container@account.host/` is Azure's
-own. A file system of Data Lake is a container, and is reached by the same protocol.
+In `azure://`, `azure-dl://` and `az://` the authority is a container, unless it has a dot, which no container has: then
+it is the host of an account, and the container is the first part of the path. So both forms of the predecessor (one for
+its reader, one for its writer) work for reading and writing. `abfs(s)://container@account.host/` is Azure's own form. A
+file system of Data Lake is a container, and is reached by the same protocol.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENDPOINTS: Final = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
 
 class AzureIdentity(enum.Enum):
-    """Who asks, by where the credentials come from; the value completes the sentence "asked with …"."""
+    """Where the credentials come from; the value completes "asked with …"."""
 
     ANONYMOUS = "no credentials, as `anonymous` in storage_options demands"
     KEY = "the account key of storage_options"
@@ -52,29 +52,29 @@ class AzureIdentity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AzurePlace:
-    """What a URL says."""
+    """The parts of a URL."""
 
     container: str
     prefix: str
     account: str | None
-    endpoint: str | None  # of the account's blobs, where the URL names a host
+    endpoint: str | None  # of the account's blobs, if the URL names a host
 
 
 @dataclass(frozen=True, slots=True)
 class AzureSettings:
-    """Where the container is and how to ask for it. Shows no secret."""
+    """Where the container is, and how to use it. Its `repr` shows no secret."""
 
     place: AzurePlace
     account: str
     endpoint: str
-    identity: AzureIdentity  # MACHINE: still to be found out, unless `is_machine_sure`
+    identity: AzureIdentity  # MACHINE needs a check, unless `is_machine_sure`
     credentials: Mapping[str, str] = field(repr=False)  # as obstore names them
     is_machine_sure: bool
     metadata_endpoint: str
 
 
 def azure_place(location: Bucket) -> AzurePlace:
-    """Account, container and prefix. Raises OptionError.
+    """Split a URL into account, container and prefix. Raises OptionError.
 
     >>> azure_place(Bucket("azure", "data.blob.core.windows.net", "train/c4"))
     AzurePlace(container='train', prefix='c4', account='data', endpoint='https://data.blob.core.windows.net')
@@ -93,10 +93,10 @@ def azure_place(location: Bucket) -> AzurePlace:
 def azure_settings(
     location: Bucket, environment: Mapping[str, str], options: Mapping[str, Any] | None = None
 ) -> AzureSettings:
-    """How options (checked) and variables say that the container is reached. Raises OptionError."""
+    """Combine the URL, checked options and variables. Raises OptionError."""
     options, place = options or {}, azure_place(location)
-    variables = {**environment, **_of_connection_string(environment)}
-    theirs = _first(variables, _ACCOUNTS)  # whose keys the environment holds
+    variables = {**environment, **_from_connection_string(environment)}
+    theirs = _first(variables, _ACCOUNTS)  # the account whose keys the environment holds
     account = options.get("account_name") or place.account or theirs
     if account is None:
         raise OptionError(
@@ -108,9 +108,9 @@ def azure_settings(
     endpoint = check_endpoint(options.get("endpoint"), named="`endpoint` in storage_options")
     if endpoint is None:
         endpoint = place.endpoint or check_endpoint(_first(variables, _ENDPOINTS), named=_ENDPOINTS[0])
-    identity, credentials = _of_options(options)
+    identity, credentials = _from_options(options)
     if identity is None:
-        identity, credentials = _of_environment(variables, is_theirs=theirs in (None, account))
+        identity, credentials = _from_environment(variables, is_theirs=theirs in (None, account))
     return AzureSettings(
         place=place,
         account=account,
@@ -123,7 +123,7 @@ def azure_settings(
 
 
 def _account(host: str, location: Bucket) -> tuple[str, str | None]:
-    """The account that a host belongs to, and where its blobs are."""
+    """Return the account of a host, and the endpoint of its blobs."""
     if "." not in host:
         return host, None
     found = _HOST.fullmatch(host)
@@ -139,7 +139,7 @@ def _account(host: str, location: Bucket) -> tuple[str, str | None]:
     )
 
 
-def _of_options(options: Mapping[str, Any]) -> tuple[AzureIdentity | None, dict[str, str]]:
+def _from_options(options: Mapping[str, Any]) -> tuple[AzureIdentity | None, dict[str, str]]:
     client = {"tenant_id", "client_id", "client_secret"}
     forms: list[tuple[AzureIdentity, dict[str, str]]] = []
     if options.get("anonymous"):
@@ -161,8 +161,8 @@ def _of_options(options: Mapping[str, Any]) -> tuple[AzureIdentity | None, dict[
     return forms[0] if forms else (None, {})
 
 
-def _of_environment(variables: Mapping[str, str], *, is_theirs: bool) -> tuple[AzureIdentity, dict[str, str]]:
-    """The first source of credentials; keys of another account are not sent."""
+def _from_environment(variables: Mapping[str, str], *, is_theirs: bool) -> tuple[AzureIdentity, dict[str, str]]:
+    """Return the first credentials in the environment; keys of another account are not used."""
     if is_theirs and (key := _first(variables, _KEYS)):
         return AzureIdentity.ENVIRONMENT_KEY, {"account_key": key}
     if is_theirs and (sas := _first(variables, _SAS)):
@@ -183,14 +183,14 @@ def _of_environment(variables: Mapping[str, str], *, is_theirs: bool) -> tuple[A
 
 
 def _has_login(variables: Mapping[str, str]) -> bool:
-    """Whether somebody has used the Azure CLI here."""
+    """Whether a user is logged in with the Azure CLI."""
     home = variables.get("HOME") or os.path.expanduser("~")
     folder = variables.get("AZURE_CONFIG_DIR") or os.path.join(home, ".azure")
     return os.path.isfile(os.path.join(folder, "azureProfile.json")) and shutil.which("az") is not None
 
 
-def _of_connection_string(environment: Mapping[str, str]) -> dict[str, str]:
-    """AZURE_STORAGE_CONNECTION_STRING as the variables that it stands for."""
+def _from_connection_string(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return AZURE_STORAGE_CONNECTION_STRING as the variables that it replaces."""
     text = environment.get("AZURE_STORAGE_CONNECTION_STRING", "")
     fields = dict(part.partition("=")[::2] for part in text.split(";") if "=" in part)
     names = {

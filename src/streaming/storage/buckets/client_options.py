@@ -1,4 +1,4 @@
-"""How obstore's HTTP client is to behave: time-outs, proxy, certificates. The same for all buckets."""
+"""Options of obstore's HTTP client, the same for all buckets: time-outs, proxy, certificates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from streaming.storage.common.transport import ca_bundle, connect_timeout_s, rea
 from streaming.storage.settings import StoreSettings
 
 NO_RETRIES: Final[Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
-"""Who calls a store counts attempts."""
+"""Callers of a store retry."""
 
-_WHOLE_S: Final = 7 * 24 * 3600.0  # a transfer may take long, as long as it moves
+_TRANSFER_S: Final = 7 * 24 * 3600.0  # a transfer may take long while bytes come
 
 
 def client_options(
@@ -23,15 +23,15 @@ def client_options(
     endpoint: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """The client's options, from checked `storage_options` before the environment.
+    """Return the client's options, from checked `storage_options`, then the environment.
 
-    `HTTP_PROXY` and its kin, and `SSL_CERT_FILE`, are read by the client itself.
+    The client itself reads `SSL_CERT_FILE`, and `HTTP_PROXY` and its kin.
     """
     read_s = settings.timeout_s if settings.for_uploads else read_timeout_s(settings.timeout_s)
     chosen: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=options.get("connect_timeout") or connect_timeout_s(settings.timeout_s)),
         "read_timeout": timedelta(seconds=options.get("read_timeout") or read_s),
-        "timeout": timedelta(seconds=_WHOLE_S),
+        "timeout": timedelta(seconds=_TRANSFER_S),
         "allow_http": endpoint is not None and endpoint.startswith("http://"),
     }
     if "proxy" in options:

@@ -8,11 +8,11 @@ from typing import Any, Final
 from streaming.errors import MissingExtraError, ObjectForbiddenError, OptionError
 from streaming.storage.buckets.client_options import NO_RETRIES, client_options
 from streaming.storage.buckets.gcs_settings import GcsIdentity, GcsSettings, gcs_settings
-from streaming.storage.buckets.machine import has_google_account
+from streaming.storage.buckets.instance_metadata import has_google_account
 from streaming.storage.buckets.s3 import open_s3_bucket
-from streaming.storage.buckets.s3_settings import Identity, S3Settings
+from streaming.storage.buckets.s3_settings import S3Identity, S3Settings
 from streaming.storage.buckets.store import BucketStore
-from streaming.storage.common.meaning import Asked
+from streaming.storage.common.diagnosis import Access
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.url import Bucket
@@ -21,7 +21,7 @@ _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
 def open_gcs(location: Bucket, settings: StoreSettings) -> BucketStore:
-    """An Opener, for `gs://` and `gcs://`."""
+    """Open `gs://` and `gcs://`."""
     options = options_for(location, settings.options)
     found = gcs_settings(settings.environment, options)
     if found.identity is GcsIdentity.MACHINE and not has_google_account(found.metadata_endpoint):
@@ -32,7 +32,9 @@ def open_gcs(location: Bucket, settings: StoreSettings) -> BucketStore:
         raise OptionError(
             f"{location.shown} cannot be written to with {found.identity.value}; Google takes no such uploads"
         )
-    asked = Asked(location.shown, found.endpoint, found.identity.value, has_credentials=found.identity.has_credentials)
+    access = Access(
+        location.shown, found.endpoint, found.identity.value, has_credentials=found.identity.has_credentials
+    )
     http = client_options(settings, options, endpoint=found.endpoint)
     provider = _provider(found)
 
@@ -48,15 +50,15 @@ def open_gcs(location: Bucket, settings: StoreSettings) -> BucketStore:
             **_arguments(found),
         )
 
-    return BucketStore(asked, connect)
+    return BucketStore(access, connect)
 
 
 def _as_s3(found: GcsSettings) -> S3Settings:
-    """The same bucket, by the protocol that HMAC keys are for."""
+    """Return settings for the same bucket through S3's protocol, which HMAC keys are for."""
     return S3Settings(
         endpoint=found.endpoint,
         region="auto",
-        identity=Identity.OPTIONS,
+        identity=S3Identity.OPTIONS,
         keys=found.keys,
         profile=None,
         metadata_endpoint=found.metadata_endpoint,
@@ -70,13 +72,13 @@ def _arguments(found: GcsSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {"base_url": found.endpoint, "skip_signature": not found.identity.has_credentials}
     if found.needs_google_auth is None:
         arguments |= found.credentials
-    if found.identity is GcsIdentity.EMULATOR:  # the client would ask the machine for a token when it uploads
+    if found.identity is GcsIdentity.EMULATOR:  # the client would request a token of the machine for uploads
         arguments["skip_signature"] = False
     return arguments
 
 
 def _provider(found: GcsSettings) -> Any:
-    """Who gives the client its token; None: it finds one itself."""
+    """Return what gives the client its token; None if it finds one by itself."""
     if found.token is not None or found.identity is GcsIdentity.EMULATOR:
         token = found.token or "emulator"
         return lambda: {"token": token, "expires_at": None}

@@ -1,7 +1,7 @@
-"""How to reach a bucket of Google's, from `storage_options` and the environment: pure, but for a look at files.
+"""How to reach a bucket of Google, from `storage_options` and the environment. Pure, but for a look at files.
 
-Keys of the interoperability kind (`GCS_KEY` and `GCS_SECRET`, as in the predecessor) are those of S3's protocol, which
-Google speaks too. Everything else is Google's own chain of default credentials.
+HMAC keys (`GCS_KEY` and `GCS_SECRET`, as in the predecessor) are for S3's protocol, which Google speaks too. Everything
+else is Google's own chain of default credentials.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from streaming.errors import OptionError
-from streaming.storage.buckets.s3_settings import Keys
+from streaming.storage.buckets.s3_settings import AccessKeys
 from streaming.storage.common.transport import check_endpoint
 
 _GOOGLE: Final = "https://storage.googleapis.com"
@@ -22,7 +22,7 @@ _CLIENT_READS: Final = frozenset({"service_account", "authorized_user"})
 
 
 class GcsIdentity(enum.Enum):
-    """Who asks, by where the credentials come from; the value completes the sentence "asked with …"."""
+    """Where the credentials come from; the value completes "asked with …"."""
 
     ANONYMOUS = "no credentials, as `anonymous` in storage_options demands"
     HMAC = "the HMAC keys of storage_options"
@@ -48,11 +48,11 @@ class GcsIdentity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GcsSettings:
-    """Where the bucket is and how to ask it. Shows no secret."""
+    """Where the bucket is, and how to use it. Its `repr` shows no secret."""
 
     endpoint: str
-    identity: GcsIdentity  # MACHINE: still to be found out, by asking it
-    keys: Keys | None  # of the HMAC identities
+    identity: GcsIdentity  # MACHINE needs a check of instance metadata
+    keys: AccessKeys | None  # of the HMAC identities
     token: str | None = field(repr=False)
     credentials: Mapping[str, str] = field(repr=False)  # as obstore names them
     needs_google_auth: str | None  # a kind of credentials file that only Google's own library reads
@@ -60,7 +60,7 @@ class GcsSettings:
 
 
 def gcs_settings(environment: Mapping[str, str], options: Mapping[str, Any] | None = None) -> GcsSettings:
-    """How options (checked) and variables say that a bucket is reached. Raises OptionError."""
+    """Combine checked options and variables. Raises OptionError."""
     options = options or {}
     emulator = environment.get("STORAGE_EMULATOR_HOST")
     if emulator and "://" not in emulator:
@@ -68,15 +68,15 @@ def gcs_settings(environment: Mapping[str, str], options: Mapping[str, Any] | No
     endpoint = check_endpoint(options.get("endpoint"), named="`endpoint` in storage_options")
     if endpoint is None:
         endpoint = check_endpoint(environment.get("GOOGLE_BASE_URL") or emulator or None, named="STORAGE_EMULATOR_HOST")
-    identity, secrets = _of_options(options)
+    identity, secrets = _from_options(options)
     if identity is None:
-        identity, secrets = _of_environment(environment)
+        identity, secrets = _from_environment(environment)
     is_hmac = "key" in secrets
     host = environment.get("GCE_METADATA_HOST") or environment.get("GCE_METADATA_ROOT")
     return GcsSettings(
         endpoint=endpoint or _GOOGLE,
         identity=identity,
-        keys=Keys(secrets["key"], secrets["secret"]) if is_hmac else None,
+        keys=AccessKeys(secrets["key"], secrets["secret"]) if is_hmac else None,
         token=secrets.get("token"),
         credentials={} if is_hmac or "token" in secrets else secrets,
         needs_google_auth=_strange_kind(secrets),
@@ -84,7 +84,7 @@ def gcs_settings(environment: Mapping[str, str], options: Mapping[str, Any] | No
     )
 
 
-def _of_options(options: Mapping[str, Any]) -> tuple[GcsIdentity | None, dict[str, str]]:
+def _from_options(options: Mapping[str, Any]) -> tuple[GcsIdentity | None, dict[str, str]]:
     forms: list[tuple[GcsIdentity, dict[str, str]]] = []
     if options.get("anonymous"):
         forms.append((GcsIdentity.ANONYMOUS, {}))
@@ -107,8 +107,8 @@ def _of_options(options: Mapping[str, Any]) -> tuple[GcsIdentity | None, dict[st
     return forms[0] if forms else (None, {})
 
 
-def _of_environment(environment: Mapping[str, str]) -> tuple[GcsIdentity, dict[str, str]]:
-    """The first source of credentials."""
+def _from_environment(environment: Mapping[str, str]) -> tuple[GcsIdentity, dict[str, str]]:
+    """Return the first credentials in the environment."""
     if environment.get("GOOGLE_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on"):
         return GcsIdentity.UNSIGNED, {}
     key, secret = environment.get("GCS_KEY"), environment.get("GCS_SECRET")
@@ -137,7 +137,7 @@ def _login_file(environment: Mapping[str, str]) -> str:
 
 
 def _strange_kind(secrets: Mapping[str, str]) -> str | None:
-    """The kind of a credentials file that the client does not read. Raises OptionError for one that nobody does."""
+    """Return the kind of a credentials file that only Google's library reads; None for others. Raises OptionError."""
     path = secrets.get("service_account") or secrets.get("application_credentials")
     if path is None:
         return None

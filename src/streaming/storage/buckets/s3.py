@@ -1,31 +1,38 @@
-"""Opening a bucket of S3, or of what speaks its protocol."""
+"""Opening a bucket of S3, or of a service that speaks its protocol."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from streaming.errors import MissingExtraError, ObjectForbiddenError
+from streaming.errors import MissingExtraError, ObjectForbiddenError, StorageError
 from streaming.storage.buckets.client_options import NO_RETRIES, client_options
-from streaming.storage.buckets.machine import has_aws_role
-from streaming.storage.buckets.region import DEFAULT_REGION, region_of
-from streaming.storage.buckets.s3_settings import Identity, Keys, S3Settings, s3_settings
+from streaming.storage.buckets.instance_metadata import has_aws_role
+from streaming.storage.buckets.s3_settings import AccessKeys, S3Identity, S3Settings, s3_settings
 from streaming.storage.buckets.store import BucketStore
-from streaming.storage.common.meaning import Asked
+from streaming.storage.common.diagnosis import Access
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.url import Bucket
+from streaming.storage.web.answers import url_of
+from streaming.storage.web.client import HttpClient, HttpSettings
 
-_ACL_BYTES: Final = 1 << 29  # of an upload with an ACL, which goes in one request
+_ACL_BYTES: Final = 1 << 29  # of an upload with an ACL, which is one request
+_AWS: Final = "https://s3.us-east-1.amazonaws.com"
+_DEFAULT_REGION: Final = "us-east-1"
+_REGION_S: Final = 5.0
+_NAMING_REGION: Final = (301, 307, 400, 403, 404)  # refusals name the region, too
 
 
 def open_s3(location: Bucket, settings: StoreSettings) -> BucketStore:
-    """An Opener, for `s3://`."""
+    """Open `s3://`."""
     options = options_for(location, settings.options)
     found = s3_settings(location.name, settings.environment, options, for_uploads=settings.for_uploads)
-    if found.identity is Identity.INSTANCE and not has_aws_role(found.metadata_endpoint):
-        found = replace(found, identity=Identity.NOBODY)
-    if found.region is None and found.identity is Identity.PROFILE:
+    if found.identity is S3Identity.INSTANCE and not has_aws_role(found.metadata_endpoint):
+        found = replace(found, identity=S3Identity.NOBODY)
+    if found.region is None and found.identity is S3Identity.PROFILE:
         found = replace(found, region=_session(found.profile).region_name)
     if found.region is None and found.endpoint is None:
         found = replace(found, region=region_of(location.name, settings, options))
@@ -41,19 +48,19 @@ def open_s3_bucket(
     identity: str | None = None,
     is_aws: bool = True,
 ) -> BucketStore:
-    """The bucket, reached as `found` says; for other services that speak S3's protocol too.
+    """Open a bucket of S3, or of a service that speaks its protocol, with these settings.
 
-    `identity` completes "asked with …" in errors, where S3's own words would mislead. `is_aws=False` keeps to what all
-    such services know.
+    `identity` completes "asked with …" in errors where S3's own words would mislead. `is_aws=False` avoids requests
+    that other services do not know.
     """
-    asked = Asked(
+    access = Access(
         location.shown,
         found.shown_endpoint,
         identity or found.identity.value,
         has_credentials=found.identity.has_credentials,
     )
-    # A header that AWS wants signed, which the client does. It goes with every request of this store, and AWS takes it
-    # with a whole object only, not with a part of one; hence the single requests.
+    # The client signs this header, as AWS demands, and sends it with every request of this store. AWS takes it with a
+    # whole object, but not with a part of one: hence the single requests.
     headers = {"x-amz-acl": found.canned_acl} if found.canned_acl else None
     http = client_options(settings, options, endpoint=found.endpoint, headers=headers)
     arguments = _arguments(location, found, is_aws=is_aws)
@@ -71,13 +78,27 @@ def open_s3_bucket(
             **arguments,
         )
 
-    return BucketStore(asked, connect, single_put_bytes=_ACL_BYTES if headers else 0)
+    return BucketStore(access, connect, single_put_bytes=_ACL_BYTES if headers else 0)
+
+
+def region_of(bucket: str, settings: StoreSettings, options: Mapping[str, Any], *, endpoint: str = _AWS) -> str:
+    """Ask AWS for the region of a bucket, which it tells anybody; the default if AWS cannot be reached.
+
+    If that is wrong, the first request to the bucket says so.
+    """
+    access = Access(f"s3://{bucket}", endpoint, "no credentials, for its region", has_credentials=False)
+    http = HttpSettings.of(settings, options)
+    http = replace(http, connect_s=min(http.connect_s, _REGION_S), read_s=min(http.read_s, _REGION_S))
+    with contextlib.suppress(StorageError):
+        answer = HttpClient(http, access).request("HEAD", url_of(endpoint, bucket), takes=_NAMING_REGION)
+        return answer.headers.get("x-amz-bucket-region") or _DEFAULT_REGION
+    return _DEFAULT_REGION
 
 
 def _arguments(location: Bucket, found: S3Settings, *, is_aws: bool) -> dict[str, Any]:
-    """Everything that the client would else look for in its environment is said."""
+    """Set everything that the client would otherwise look up in its environment."""
     arguments: dict[str, Any] = {
-        "region": found.region or DEFAULT_REGION,
+        "region": found.region or _DEFAULT_REGION,
         "metadata_endpoint": found.metadata_endpoint,
         "skip_signature": not found.identity.has_credentials,
         "request_payer": found.requester_pays,
@@ -88,7 +109,7 @@ def _arguments(location: Bucket, found: S3Settings, *, is_aws: bool) -> dict[str
         if found.is_virtual_hosted:
             scheme, _, host = endpoint.partition("://")
             endpoint = f"{scheme}://{location.name.partition('@')[0]}.{host}"
-        # Both names: the second would else be read from the environment and win.
+        # Both names: the client would read the second from the environment, and prefer it.
         arguments |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
     if not is_aws:
         arguments["disable_bulk_delete"] = True
@@ -96,18 +117,18 @@ def _arguments(location: Bucket, found: S3Settings, *, is_aws: bool) -> dict[str
 
 
 def _provider(found: S3Settings) -> Any:
-    """Who gives the client its keys; None: it finds them itself."""
+    """Return what gives the client its keys; None if it finds them by itself."""
     if found.keys is not None:
-        return _Constant(found.keys)
-    if found.identity is Identity.PROFILE:
+        return _StaticKeys(found.keys)
+    if found.identity is S3Identity.PROFILE:
         return _profile(found.profile)
     return None
 
 
-class _Constant:
-    """Keys as they were given: the client would mix them with a session token of the environment."""
+class _StaticKeys:
+    """Gives the same keys always; without it, the client would mix them with a session token of the environment."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: AccessKeys) -> None:
         self._keys = keys
 
     def __call__(self) -> dict[str, Any]:
@@ -120,7 +141,7 @@ class _Constant:
 
 
 def _profile(name: str | None) -> Any:
-    """AWS profiles, which obstore does not read, through boto3."""
+    """Read an AWS profile through boto3, because obstore does not."""
     session = _session(name)
     from obstore.auth.boto3 import Boto3CredentialProvider
 

@@ -1,7 +1,7 @@
-"""How to reach an S3 bucket, from `storage_options` and the environment: pure.
+"""How to reach an S3 bucket, from `storage_options` and the environment. Pure, but for a look at files.
 
-Options go before the environment. `S3_ENDPOINT_URL` goes before the AWS variables for an endpoint, as in the
-predecessor. Everything else is named as AWS names it.
+Options win over the environment. `S3_ENDPOINT_URL` wins over the AWS variables for an endpoint, as in the predecessor.
+Everything else is named as AWS names it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from streaming.errors import OptionError
 from streaming.storage.common.transport import check_endpoint
 
 
-class Identity(enum.Enum):
-    """Who asks, by where the credentials come from; the value completes the sentence "asked with …"."""
+class S3Identity(enum.Enum):
+    """Where the credentials come from; the value completes "asked with …"."""
 
     OPTIONS = "the keys of storage_options"
     ANONYMOUS = "no credentials, as `anonymous` in storage_options demands"
@@ -32,12 +32,12 @@ class Identity(enum.Enum):
     @property
     def has_credentials(self) -> bool:
         """Whether requests are signed."""
-        return self not in (Identity.ANONYMOUS, Identity.UNSIGNED, Identity.NOBODY)
+        return self not in (S3Identity.ANONYMOUS, S3Identity.UNSIGNED, S3Identity.NOBODY)
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """What signs a request."""
+class AccessKeys:
+    """The keys that sign requests."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -46,12 +46,12 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Where the bucket is and how to ask it. Shows no secret."""
+    """Where the bucket is, and how to use it. Its `repr` shows no secret."""
 
     endpoint: str | None  # None: AWS itself
-    region: str | None  # None: to be found out
-    identity: Identity  # INSTANCE: still to be found out, by asking the machine
-    keys: Keys | None
+    region: str | None  # None: unknown so far
+    identity: S3Identity  # INSTANCE needs a check of instance metadata
+    keys: AccessKeys | None
     profile: str | None
     metadata_endpoint: str
     requester_pays: bool
@@ -60,7 +60,7 @@ class S3Settings:
 
     @property
     def shown_endpoint(self) -> str:
-        """For messages."""
+        """The endpoint, for messages."""
         return self.endpoint or f"https://s3.{self.region or 'us-east-1'}.amazonaws.com"
 
 
@@ -71,7 +71,7 @@ def s3_settings(
     *,
     for_uploads: bool = False,
 ) -> S3Settings:
-    """How options (checked) and variables say that `bucket` is reached. Raises OptionError."""
+    """Combine checked options and variables for `bucket`. Raises OptionError."""
     options = options or {}
     identity = _identity(options, environment)
     return S3Settings(
@@ -102,42 +102,42 @@ def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str]) -> str
     return None
 
 
-def _identity(options: Mapping[str, Any], environment: Mapping[str, str]) -> Identity:
-    """The first source of credentials: the stream's options, then the order in which AWS's own tools look."""
+def _identity(options: Mapping[str, Any], environment: Mapping[str, str]) -> S3Identity:
+    """Return the first source of credentials: the stream's options, then in the order of AWS's own tools."""
     given = {"access_key_id", "secret_access_key", "session_token"} & set(options)
     if options.get("anonymous"):
         if given or "profile" in options:
             raise OptionError("storage_options: 'anonymous' goes with no keys and no profile")
-        return Identity.ANONYMOUS
+        return S3Identity.ANONYMOUS
     if given:
         if not {"access_key_id", "secret_access_key"} <= given or "profile" in options:
             raise OptionError(
                 "storage_options: keys are an 'access_key_id' and a 'secret_access_key', both (and a 'session_token', "
                 "if they are temporary), and no 'profile'"
             )
-        return Identity.OPTIONS
+        return S3Identity.OPTIONS
     if "profile" in options:
-        return Identity.PROFILE
+        return S3Identity.PROFILE
     if environment.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on"):
-        return Identity.UNSIGNED
+        return S3Identity.UNSIGNED
     if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
-        return Identity.KEYS
+        return S3Identity.KEYS
     if environment.get("AWS_WEB_IDENTITY_TOKEN_FILE") and environment.get("AWS_ROLE_ARN"):
-        return Identity.WEB_IDENTITY
+        return S3Identity.WEB_IDENTITY
     if environment.get("AWS_PROFILE") or os.path.isfile(_credentials_file(environment)):
-        return Identity.PROFILE
+        return S3Identity.PROFILE
     if any(environment.get(f"AWS_CONTAINER_CREDENTIALS_{kind}_URI") for kind in ("RELATIVE", "FULL")):
-        return Identity.CONTAINER
+        return S3Identity.CONTAINER
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
-        return Identity.NOBODY
-    return Identity.INSTANCE
+        return S3Identity.NOBODY
+    return S3Identity.INSTANCE
 
 
-def _keys(identity: Identity, options: Mapping[str, Any], environment: Mapping[str, str]) -> Keys | None:
-    if identity is Identity.OPTIONS:
-        return Keys(options["access_key_id"], options["secret_access_key"], options.get("session_token"))
-    if identity is Identity.KEYS:
-        return Keys(
+def _keys(identity: S3Identity, options: Mapping[str, Any], environment: Mapping[str, str]) -> AccessKeys | None:
+    if identity is S3Identity.OPTIONS:
+        return AccessKeys(options["access_key_id"], options["secret_access_key"], options.get("session_token"))
+    if identity is S3Identity.KEYS:
+        return AccessKeys(
             environment["AWS_ACCESS_KEY_ID"],
             environment["AWS_SECRET_ACCESS_KEY"],
             environment.get("AWS_SESSION_TOKEN") or None,

@@ -1,7 +1,7 @@
-"""The objects of a bucket, through obstore, whichever cloud it is of.
+"""The objects of a bucket of any cloud, through obstore.
 
-obstore is native and multi-threaded: a process that used it must not fork, and a forked child must not use it. So it is
-imported when the first bucket is opened, which only the fetcher does.
+obstore is native and multi-threaded: a process that has used it must not fork, and a forked child must not use it. So
+it is imported when the first bucket is opened, which only the fetcher does.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from streaming.errors import ObjectMissingError, OptionError, StorageError, TransferDamagedError
-from streaming.storage.buckets.errors import first_line, meaning_of_error
-from streaming.storage.common.meaning import Asked
+from streaming.storage.buckets.errors import diagnose_error, first_line
+from streaming.storage.common.diagnosis import Access
 from streaming.storage.store import Content, ObjectFacts, Part
-from streaming.storage.uploads import CountedFile
+from streaming.storage.translation import translating_errors
+from streaming.storage.uploads import CountedFile, open_upload
 
-_CHUNK_BYTES: Final = 1 << 20  # also what a broken connection loses at most
+_CHUNK_BYTES: Final = 1 << 20  # also the most that a broken connection loses
 _PART_BYTES: Final = 8 << 20  # of an upload
 _N_PARTS: Final = 4  # in flight, per upload
 
@@ -26,18 +27,18 @@ _N_PARTS: Final = 4  # in flight, per upload
 class BucketStore:
     """The objects of a bucket below a prefix."""
 
-    def __init__(self, asked: Asked, connect: Callable[[], Any], *, single_put_bytes: int = 0) -> None:
-        """`connect` makes obstore's client; what it raises means settings that cannot be honoured.
+    def __init__(self, access: Access, connect: Callable[[], Any], *, single_put_bytes: int = 0) -> None:
+        """Make obstore's client by `connect`, whose errors become OptionError: the settings make no client.
 
-        `single_put_bytes` above 0: uploads go in one request each, and may be no larger.
+        With `single_put_bytes` above 0, each upload is one request, of at most so many bytes.
         """
         import obstore
 
-        self._asked, self._obstore, self._single_put_bytes = asked, obstore, single_put_bytes
+        self._access, self._obstore, self._single_put_bytes = access, obstore, single_put_bytes
         try:
             self._client = connect()
         except Exception as error:
-            raise OptionError(f"{asked.place} cannot be opened with these settings: {first_line(error)}") from None
+            raise OptionError(f"{access.place} cannot be opened with these settings: {first_line(error)}") from None
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
@@ -46,7 +47,7 @@ class BucketStore:
             options["range"] = {"offset": offset}
         if version is not None:
             options["if_match"] = version
-        with self._told(name):
+        with self._translating_errors(name):
             result = self._obstore.get(self._client, name, options=options or None)
             facts = _facts(result.meta, name)
             if result.range[0] != offset:
@@ -60,7 +61,7 @@ class BucketStore:
         options: Any = {"range": (begin, end)}
         if version is not None:
             options["if_match"] = version
-        with self._told(name):
+        with self._translating_errors(name):
             result = self._obstore.get(self._client, name, options=options)
             facts, came = _facts(result.meta, name), tuple(result.range)
             self._check_version(facts, version)
@@ -74,33 +75,28 @@ class BucketStore:
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store."""
-        try:
-            with open(path, "rb") as file, self._told(name):
-                if self._single_put_bytes:
-                    self._put_at_once(name, path, file, moved)
-                    return
-                counted: Any = CountedFile(file, moved)
-                self._obstore.put(self._client, name, counted, chunk_size=_PART_BYTES, max_concurrency=_N_PARTS)
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read for the upload to {self._shown(name)}: {error}") from error
+        with open_upload(path, self._shown(name)) as file, self._translating_errors(name):
+            if self._single_put_bytes:
+                self._put_at_once(name, path, file, moved)
+                return
+            counted: Any = CountedFile(file, moved)
+            self._obstore.put(self._client, name, counted, chunk_size=_PART_BYTES, max_concurrency=_N_PARTS)
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
         """See Store."""
-        with self._told(prefix):
+        with self._translating_errors(prefix):
             for batch in self._obstore.list(self._client, prefix or None):
                 for meta in batch:
                     yield _facts(meta, meta["path"])
 
     def head(self, name: str) -> ObjectFacts:
         """See Store."""
-        with self._told(name):
+        with self._translating_errors(name):
             return _facts(self._obstore.head(self._client, name), name)
 
     def delete(self, name: str) -> None:
         """See Store."""
-        with contextlib.suppress(ObjectMissingError), self._told(name):
+        with contextlib.suppress(ObjectMissingError), self._translating_errors(name):
             self._obstore.delete(self._client, name)
 
     def _put_at_once(self, name: str, path: str, file: Any, moved: Callable[[int], None] | None) -> None:
@@ -119,36 +115,31 @@ class BucketStore:
             moved(n_bytes)
 
     def _check_version(self, facts: ObjectFacts, version: str | None) -> None:
-        """For servers that do not look at If-Match."""
+        """Check the version for servers that ignore If-Match."""
         if version is not None and facts.version not in (None, version):
             raise TransferDamagedError(f"{self._shown(facts.name)}: the object changed while it was read")
 
     def _chunks(self, name: str, stream: Iterator[Any]) -> Iterator[memoryview]:
         while True:
-            with self._told(name):
+            with self._translating_errors(name):
                 chunk = next(stream, None)
             if chunk is None:
                 return
             yield memoryview(chunk)
 
     def _shown(self, name: str) -> str:
-        return f"{self._asked.place}/{name}" if name else self._asked.place
+        return f"{self._access.place}/{name}" if name else self._access.place
 
-    @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
-        """Errors of obstore as ours, with what was asked, where, as whom, and what to check."""
-        try:
-            yield
-        except (StorageError, OptionError, GeneratorExit):
-            raise
-        except Exception as error:
-            # Not "from error": the text says what there is to know; the library's own runs over a page.
-            meaning = meaning_of_error(error, has_credentials=self._asked.has_credentials)
-            raise meaning.error(name, self._asked) from None
+    def _translating_errors(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return translating_errors(lambda error: self._translated(name, error), shows_cause=False)
+
+    def _translated(self, name: str, error: Exception) -> StorageError:
+        diagnosis = diagnose_error(error, has_credentials=self._access.has_credentials)
+        return diagnosis.error(name, self._access)
 
 
 def _facts(meta: Any, name: str) -> ObjectFacts:
     tag: str | None = meta["e_tag"]
-    if tag and not tag.endswith('"'):  # a list of Google's has them bare
+    if tag and not tag.endswith('"'):  # Google's lists have tags without quotes
         tag = f'"{tag}"'
     return ObjectFacts(name, meta["size"], tag)

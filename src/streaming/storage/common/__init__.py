@@ -1,1 +1,1 @@
-"""What stores of several kinds need: what a refusal means, how a server is reached, optional packages."""
+"""What several kinds of stores share: diagnosis of refusals, transport settings, connection pools, optional modules."""

@@ -1,4 +1,4 @@
-"""Packages that only one kind of store needs."""
+"""Optional packages: each is needed by one kind of store, and brought by an extra."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from streaming.errors import MissingExtraError
 
 
-def needed(module: str, *, package: str, extra: str, purpose: str) -> Any:
-    """The module. Raises MissingExtraError, which names the extra that brings its package."""
+def import_extra(module: str, *, package: str, extra: str, purpose: str) -> Any:
+    """Import a module. Raises MissingExtraError, which names the extra that brings its package."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

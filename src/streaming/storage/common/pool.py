@@ -1,4 +1,4 @@
-"""Connections that one thread at a time may use: at most so many, those at rest kept for the next call."""
+"""A bounded pool of connections, each used by one thread at a time and kept for the next call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from streaming.errors import StoreBusyError, StoreUnreachableError
 
 T = TypeVar("T")
 
-_N_LOGINS: Final = 4  # at once; servers turn away who come in crowds
+_N_LOGINS: Final = 4  # at once; servers refuse log-ins that come in bursts
 
 
 class Pool(Generic[T]):
-    """Owns the connections. One that is taken is given back, or dropped.
+    """Owns the connections. A connection that is taken must be given back or dropped.
 
-    A server that refuses one more while it serves others has a limit of its own: then theirs are waited for.
+    A server that refuses one more connection while it serves others has a limit of its own: that becomes the pool's.
     """
 
     def __init__(
@@ -27,17 +27,18 @@ class Pool(Generic[T]):
         *,
         limit: int,
         place: str,
-        patience_s: float,
+        queue_timeout_s: float,
         close: Callable[[T], None],
         is_alive: Callable[[T], bool] = lambda _: True,
         harmless: tuple[type[Exception], ...] = (),
     ) -> None:
-        """`patience_s`: how long one may wait in the queue, which is not silence of the server.
+        """Make an empty pool of at most `limit` connections to `place`, which is for messages.
 
-        `harmless` errors leave a connection as good as it was; after any other it is closed.
+        `queue_timeout_s` limits the wait for a free connection. `harmless` errors leave a connection usable; it is
+        closed after any other.
         """
         self._connect, self._close, self._is_alive, self._harmless = connect, close, is_alive, harmless
-        self._place, self._patience_s = place, patience_s
+        self._place, self._queue_timeout_s = place, queue_timeout_s
         self._changed = threading.Condition()
         self._logins = threading.Semaphore(_N_LOGINS)
         self._wanted = self._limit = limit
@@ -45,19 +46,19 @@ class Pool(Generic[T]):
         self._resting: list[T] = []
 
     def take(self) -> T:
-        """A connection that nobody else has. StoreBusyError if none comes free in time."""
-        end_s = time.monotonic() + self._patience_s
+        """Take a connection out of the pool, or make one. Raises StoreBusyError if none comes free in time."""
+        end_s = time.monotonic() + self._queue_timeout_s
         while True:
-            connection = self._rested_or_place(end_s)
+            connection = self._resting_or_slot(end_s)
             if connection is None:
                 try:
                     with self._logins:
                         return self._connect()
                 except StoreUnreachableError:
-                    if not self._leaves_to_others():
+                    if not self._shrink():
                         raise
                 except BaseException:
-                    self._leave()
+                    self._uncount()
                     raise
             elif self._is_alive(connection):
                 return connection
@@ -65,21 +66,21 @@ class Pool(Generic[T]):
                 self.drop(connection)
 
     def give_back(self, connection: T) -> None:
-        """It rests between two requests."""
+        """Put a connection back; no request may be under way on it."""
         with self._changed:
             self._resting.append(connection)
             self._changed.notify()
 
     def drop(self, connection: T) -> None:
-        """It is broken, or answers are under way on it that nobody wants."""
+        """Close a connection: it is broken, or has requests under way whose answers are not wanted."""
         try:
             self._close(connection)
         finally:
-            self._leave()
+            self._uncount()
 
     @contextlib.contextmanager
     def settled_on_error(self, connection: T) -> Iterator[None]:
-        """A block after whose error the connection is given back or dropped; else it stays taken."""
+        """Run a block; if it raises, give the connection back or drop it. Without an error it stays taken."""
         try:
             yield
         except self._harmless:
@@ -91,14 +92,14 @@ class Pool(Generic[T]):
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[T]:
-        """A connection for a block."""
+        """Take a connection for a block."""
         connection = self.take()
         with self.settled_on_error(connection):
             yield connection
         self.give_back(connection)
 
-    def _rested_or_place(self, end_s: float) -> T | None:
-        """A connection that rested; None: one more may be made, and counts already."""
+    def _resting_or_slot(self, end_s: float) -> T | None:
+        """Return a resting connection; None if the caller may make one, which is counted already."""
         with self._changed:
             while True:
                 if self._resting:
@@ -108,19 +109,19 @@ class Pool(Generic[T]):
                     return None
                 if not self._changed.wait(end_s - time.monotonic()):
                     raise StoreBusyError(
-                        f"{self._place}: none of {self._limit} connections came free in {self._patience_s:.0f} s; are "
-                        "transfers begun and not read to their end?"
+                        f"{self._place}: none of {self._limit} connections came free in {self._queue_timeout_s:.0f} s; "
+                        "are transfers begun and not read to their end?"
                     )
 
-    def _leaves_to_others(self) -> bool:
-        """Take back the place of a connection that was refused; whether there are others to wait for."""
+    def _shrink(self) -> bool:
+        """Uncount a connection that the server refused; return whether others are open, which then are the limit."""
         with self._changed:
             self._n_open -= 1
             if self._n_open:
                 self._limit = self._n_open
             return self._n_open > 0
 
-    def _leave(self) -> None:
+    def _uncount(self) -> None:
         with self._changed:
             self._n_open -= 1
             if not self._n_open:

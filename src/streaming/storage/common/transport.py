@@ -1,4 +1,4 @@
-"""How a server is reached, whatever its protocol and whoever's client asks: time-outs, certificates, its URL."""
+"""Settings that every protocol and client shares: time-outs, certificates, the URL of an endpoint."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _BUNDLES: Final = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def read_timeout_s(timeout_s: float) -> float:
-    """How long no byte may come before a request is given up, where `timeout_s` is allowed in all.
+    """Return for how long a request may receive nothing, where `timeout_s` is allowed in all.
 
-    A quarter of it, so that a stall costs one try of several; but up to 10 s if so much is allowed.
+    It is a quarter, so that a stall costs one attempt of several, but at least 10 s, or all of `timeout_s` if shorter.
     """
     return max(timeout_s / 4, min(timeout_s, 10.0))
 
 
 def connect_timeout_s(timeout_s: float) -> float:
-    """How long a connection may take."""
+    """Return for how long a connection may take to be made: 10 s, or `timeout_s` if shorter."""
     return min(timeout_s, _CONNECT_S)
 
 
 def ca_bundle(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """The file of certificates to trust beside the system's, if one is named."""
+    """Return the file of certificates to trust beside the system's, from options or environment; None if unnamed."""
     named: str | None = options.get("ca_bundle")
     return named or next((path for name in _BUNDLES if (path := environment.get(name))), None)
 
 
 def read_certificates(path: str) -> bytes:
-    """The certificates in a PEM file. Raises OptionError."""
+    """Read the certificates in a PEM file. Raises OptionError."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -43,7 +43,7 @@ def read_certificates(path: str) -> bytes:
 
 
 def check_endpoint(endpoint: str | None, *, named: str) -> str | None:
-    """The URL without a slash at its end. Raises OptionError for what is none; `named` says where it was given."""
+    """Return the URL without a slash at its end. Raises OptionError for anything else; `named` says where it stood."""
     if endpoint is None:
         return None
     if not endpoint.startswith(("http://", "https://")) or not endpoint.partition("://")[2].strip("/"):

@@ -1,1 +1,1 @@
-"""Databricks: files of Unity Catalog, and the older DBFS."""
+"""Databricks: volumes of Unity Catalog, and the older DBFS."""

@@ -1,4 +1,4 @@
-"""DBFS, Databricks' older file system, by its HTTP interface: 1 MiB of a file in each answer, base64 in JSON."""
+"""DBFS, Databricks' older file system, by its HTTP interface: each answer has 1 MiB of a file, base64 in JSON."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
+from streaming.placement import is_temporary, temporary_beside
 from streaming.storage.store import Content, ObjectFacts, Part
-from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
+from streaming.storage.uploads import open_upload, replace_in_steps
 from streaming.storage.web.client import HttpClient
 
-_BLOCK_BYTES: Final = 1 << 20  # all that one request may ask for, or bring
+_BLOCK_BYTES: Final = 1 << 20  # the most that one request may read or write
 
 
 class DbfsStore:
-    """Files below a folder of DBFS."""
+    """The files below a folder of DBFS."""
 
     def __init__(self, client: HttpClient, host: str, path: str) -> None:
         self._client, self._path, self._api = client, path, f"{host}/api/2.0/dbfs"
@@ -39,23 +40,35 @@ class DbfsStore:
         return Part(facts, data)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
-        """See Store. DBFS does not move onto what is there: for a moment between, a file that is replaced is gone."""
-        target = self._whole(name)
+        """See Store. DBFS does not move onto a file that exists: one that is replaced is hidden for a moment."""
+        target = self._full_path(name)
         temporary = temporary_beside(target)
         with open_upload(path, self._shown(name)) as file:
             self._post("mkdirs", name, path=target.rpartition("/")[0] or "/")
             try:
                 self._write(name, temporary, file, moved)
-                self.delete(name)
-                self._post("move", name, source_path=temporary, destination_path=target)
+                self._replace(name, temporary, target)
             except BaseException:
                 with contextlib.suppress(StorageError):
                     self._post("delete", name, path=temporary)
                 raise
 
+    def _replace(self, name: str, path: str, target: str) -> None:
+        def move(path: str, target: str) -> None:
+            self._post("move", name, source_path=path, destination_path=target)
+
+        try:
+            move(path, target)
+        except StorageError as error:
+            if "RESOURCE_ALREADY_EXISTS" not in str(error):
+                raise
+            kept = replace_in_steps(move, path, target)
+            with contextlib.suppress(StorageError):  # the new file is in place, and the old one is hidden
+                self._post("delete", name, path=kept)
+
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
-        """See Store. Hidden temporaries of writers are no objects."""
-        folders = [self._whole(prefix)]
+        """See Store. Hidden temporaries of writers are not objects."""
+        folders = [self._full_path(prefix)]
         while folders:
             folder = folders.pop()
             try:
@@ -76,13 +89,13 @@ class DbfsStore:
     def delete(self, name: str) -> None:
         """See Store."""
         with contextlib.suppress(ObjectMissingError):
-            self._post("delete", name, path=self._whole(name))
+            self._post("delete", name, path=self._full_path(name))
 
     def _facts(self, name: str, version: str | None) -> ObjectFacts:
-        told = self._get("get-status", name, path=self._whole(name))
-        if told.get("is_dir"):
+        status = self._get("get-status", name, path=self._full_path(name))
+        if status.get("is_dir"):
             raise ObjectMissingError(f"{self._shown(name)} is a folder; check the path")
-        facts = _facts_of(name, told)
+        facts = _facts_of(name, status)
         if version is not None and version != facts.version:
             raise TransferDamagedError(f"{self._shown(name)} changed while it was read; check who writes to it")
         return facts
@@ -90,8 +103,8 @@ class DbfsStore:
     def _blocks(self, name: str, begin: int, end: int) -> Iterator[bytes]:
         while begin < end:
             length = min(_BLOCK_BYTES, end - begin)
-            told = self._get("read", name, path=self._whole(name), offset=begin, length=length)
-            data = base64.b64decode(told.get("data", ""))
+            answer = self._get("read", name, path=self._full_path(name), offset=begin, length=length)
+            data = base64.b64decode(answer.get("data", ""))
             if not data:
                 raise TransferDamagedError(f"{self._shown(name)} was cut to {begin} bytes while it was read")
             begin += len(data)
@@ -108,19 +121,19 @@ class DbfsStore:
 
     def _get(self, call: str, name: str, **fields: Any) -> Any:
         query = urllib.parse.urlencode(fields, quote_via=urllib.parse.quote)
-        return json.loads(self._client.ask("GET", f"{self._api}/{call}?{query}", name=name).read())
+        return json.loads(self._client.request("GET", f"{self._api}/{call}?{query}", name=name).read())
 
     def _post(self, call: str, name: str, **fields: Any) -> Any:
         headers, body = {"Content-Type": "application/json"}, json.dumps(fields).encode()
-        answer = self._client.ask("POST", f"{self._api}/{call}", name=name, headers=headers, body=body)
+        answer = self._client.request("POST", f"{self._api}/{call}", name=name, headers=headers, body=body)
         return json.loads(answer.read() or b"{}")
 
-    def _whole(self, name: str) -> str:
+    def _full_path(self, name: str) -> str:
         return f"{self._path}/{name}" if name else self._path
 
     def _shown(self, name: str) -> str:
-        return f"dbfs:{self._whole(name)}"
+        return f"dbfs:{self._full_path(name)}"
 
 
-def _facts_of(name: str, told: dict[str, Any]) -> ObjectFacts:
-    return ObjectFacts(name, int(told["file_size"]), f"{told.get('modification_time', 0)}-{told['file_size']}")
+def _facts_of(name: str, status: dict[str, Any]) -> ObjectFacts:
+    return ObjectFacts(name, int(status["file_size"]), f"{status.get('modification_time', 0)}-{status['file_size']}")

@@ -1,8 +1,8 @@
-"""Which Databricks workspace is asked, and as whom.
+"""The Databricks workspace, and the credentials for it.
 
-A host and a token (`DATABRICKS_HOST`, `DATABRICKS_TOKEN`, or `endpoint` and `token` of storage_options) need nothing
-more. Everything else that Databricks knows (OAuth, profiles of ~/.databrickscfg, notebooks, Azure, Google) is its SDK's
-affair (extra `databricks`), which renews what expires.
+A host and a token (`DATABRICKS_HOST` and `DATABRICKS_TOKEN`, or `endpoint` and `token` of storage_options) suffice. For
+everything else that Databricks has (OAuth, profiles of ~/.databrickscfg, notebooks, Azure, Google), its SDK logs in
+(extra `databricks`) and renews what expires.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.errors import ObjectForbiddenError, OptionError
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 from streaming.storage.common.transport import check_endpoint
 from streaming.storage.web.client import Headers, HttpSettings
 
 
 @dataclass(frozen=True, slots=True)
 class DatabricksLogin:
-    """Where, and as whom."""
+    """A workspace, and the headers that hold the credentials. Its `repr` shows no secret."""
 
     host: str
     headers: Headers = field(repr=False)
@@ -27,7 +27,7 @@ class DatabricksLogin:
 
 
 def databricks_login(options: Mapping[str, Any], environment: Mapping[str, str], http: HttpSettings) -> DatabricksLogin:
-    """What checked options and variables say. Raises OptionError, MissingExtraError, or ObjectForbiddenError."""
+    """Combine checked options and variables. Raises OptionError, MissingExtraError or ObjectForbiddenError."""
     named = "`endpoint` in storage_options" if "endpoint" in options else "DATABRICKS_HOST"
     host = options.get("endpoint") or environment.get("DATABRICKS_HOST") or None
     if host is not None and "://" not in host:
@@ -44,7 +44,7 @@ def databricks_login(options: Mapping[str, Any], environment: Mapping[str, str],
 
 
 def _by_sdk(host: str | None, given: dict[str, Any], http: HttpSettings) -> DatabricksLogin:
-    core = needed(
+    core = import_extra(
         "databricks.sdk.core", package="databricks-sdk", extra="databricks", purpose="logging in to Databricks"
     )
     try:
@@ -58,7 +58,7 @@ def _by_sdk(host: str | None, given: dict[str, Any], http: HttpSettings) -> Data
     def headers() -> dict[str, str]:
         try:
             found = dict(config.authenticate())
-        except Exception as error:  # of any of its dozen ways
+        except Exception as error:  # each of its dozen ways to log in has its own
             raise ObjectForbiddenError(
                 f"no credentials for {config.host} could be had by {config.auth_type}: {error}; check or renew them"
             ) from error

@@ -1,8 +1,7 @@
 """`dbfs:/Volumes/…`, files of Unity Catalog, by Databricks' Files API; `dbfs:/…`, the older DBFS, by its own.
 
-Both are asked over HTTP here rather than by the calls of Databricks' SDK, which try again for five minutes by
-themselves and read no ranges. Times have whole seconds in the Files API: two versions of the same size that were
-written within one second are not told apart.
+Both are used over plain HTTP: the calls of Databricks' SDK retry for five minutes by themselves and read no ranges.
+Times have whole seconds in the Files API, so two versions of the same size within one second cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from streaming.errors import ObjectMissingError, OptionError, StorageError, TransferDamagedError
-from streaming.storage.common.meaning import Asked
+from streaming.storage.common.diagnosis import Access
 from streaming.storage.databricks.dbfs import DbfsStore
 from streaming.storage.databricks.login import databricks_login
 from streaming.storage.options import options_for
@@ -29,11 +28,11 @@ _MAX_BYTES: Final = 5 << 30  # of one upload
 
 
 def open_databricks(location: Bucket, settings: StoreSettings) -> Store:
-    """An Opener, for `dbfs:/`."""
+    """Open `dbfs:/`."""
     options = options_for(location, settings.options)
     http = HttpSettings.of(settings, options)
     login = databricks_login(options, settings.environment, http)
-    client = HttpClient(http, Asked(location.shown, login.host, login.shown_identity, True), login.headers)
+    client = HttpClient(http, Access(location.shown, login.host, login.shown_identity, True), login.headers)
     path = f"/{location.prefix}".rstrip("/")
     if f"{path}/".startswith("/Volumes/"):
         return VolumeStore(client, login.host, path)
@@ -41,7 +40,7 @@ def open_databricks(location: Bucket, settings: StoreSettings) -> Store:
 
 
 class VolumeStore:
-    """Files below a folder of a volume."""
+    """The files below a folder of a volume."""
 
     def __init__(self, client: HttpClient, host: str, path: str) -> None:
         self._client, self._path = client, path
@@ -57,7 +56,7 @@ class VolumeStore:
         return self._files.get_range(name, begin, end, version=version)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
-        """See Store. What arrived is compared by its size."""
+        """See Store. Compares the size of the stored file."""
         try:
             n_bytes = os.stat(path).st_size
         except OSError as error:
@@ -66,9 +65,9 @@ class VolumeStore:
             raise OptionError(f"{path} has {n_bytes} bytes; a volume takes {_MAX_BYTES}: make the shards smaller")
         try:
             self._files.put(name, path, moved=moved)
-        except ObjectMissingError:  # the folder is
+        except ObjectMissingError:  # its folder is missing
             folder = f"{self._path}/{name}".rpartition("/")[0]
-            self._client.ask("PUT", self._folder_url(folder), name=name).read()
+            self._client.request("PUT", self._folder_url(folder), name=name).read()
             self._files.put(name, path, moved=moved)
         found = self.head(name)
         if found.n_bytes != n_bytes:
@@ -78,13 +77,13 @@ class VolumeStore:
         """See Store."""
         folders = [f"{self._path}/{prefix}".rstrip("/")]
         while folders:
-            for entry in self._in_folder(folders.pop()):
+            for entry in self._entries(folders.pop()):
                 path = entry["path"]
                 if entry.get("is_directory"):
                     folders.append(path.rstrip("/"))
                 else:
                     name, moment_s = path[len(self._path) + 1 :], int(entry.get("last_modified", 0)) // 1000
-                    version = email.utils.formatdate(moment_s, usegmt=True)  # as a head says it
+                    version = email.utils.formatdate(moment_s, usegmt=True)  # the same as HEAD gives
                     yield ObjectFacts(name, int(entry.get("file_size", 0)), version)
 
     def head(self, name: str) -> ObjectFacts:
@@ -95,17 +94,17 @@ class VolumeStore:
         """See Store."""
         self._files.delete(name)
 
-    def _in_folder(self, folder: str) -> Iterator[dict[str, Any]]:
+    def _entries(self, folder: str) -> Iterator[dict[str, Any]]:
         page = ""
         while True:
             url = self._folder_url(folder, f"page_token={page}" if page else "")
-            answer = self._client.ask("GET", url, takes=(404,))
+            answer = self._client.request("GET", url, takes=(404,))
             if answer.status == 404:
                 answer.read()
                 return
-            told = json.loads(answer.read())
-            yield from told.get("contents", ())
-            page = told.get("next_page_token", "")
+            listed = json.loads(answer.read())
+            yield from listed.get("contents", ())
+            page = listed.get("next_page_token", "")
             if not page:
                 return
 

@@ -1,1 +1,1 @@
-"""File systems of others: HDFS, and whatever fsspec knows."""
+"""File systems: HDFS, and those of fsspec."""

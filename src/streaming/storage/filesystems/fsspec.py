@@ -1,9 +1,9 @@
-"""Anything else that fsspec knows (extra `fsspec`): `ftp://`, `smb://`, `github://`, `webdav://`, `gdrive://` …
+"""The other file systems of fsspec (extra `fsspec`): `ftp://`, `smb://`, `github://`, `webdav://`, `gdrive://` …
 
-`storage_options` go to the file system as they are. What fsspec promises of a file system is little, so little is
-relied on: those that are not asynchronous are used by one thread at a time, each from a pool; what they remember of
-folders is forgotten before each question; where a file system moves files, a put shows them only when they are whole.
-A version is what a listing says of a file's content, or its time and size: as fine as the file system's clock.
+`storage_options` go to the file system unchanged. fsspec promises little, so little is relied on. File systems that are
+not asynchronous come from a pool, and one thread at a time uses each. Their caches of listings are dropped before each
+operation. Where a file system can move files, a put shows them only once they are whole. A version is a hash or tag in
+the file's listing, else its time and size, as precise as the file system's clock.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from streaming.errors import (
     StoreCannotError,
     TransferDamagedError,
 )
-from streaming.storage.common.extras import needed
-from streaming.storage.common.meaning import Asked
+from streaming.placement import is_temporary, temporary_beside
+from streaming.storage.common.diagnosis import Access
+from streaming.storage.common.extras import import_extra
 from streaming.storage.common.pool import Pool
-from streaming.storage.filesystems.fsspec_errors import meaning_of_error
+from streaming.storage.filesystems.fsspec_errors import diagnose_error
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
-from streaming.storage.uploads import is_temporary, open_upload, temporary_beside
+from streaming.storage.translation import translating_errors
+from streaming.storage.uploads import open_upload, replace_in_steps
 from streaming.storage.url import Bucket
 
-_N_INSTANCES: Final = 16  # of a file system that has one connection
-_N_INSTANCES_ASYNC: Final = 64  # of one that has a loop of its own for many
-_PATIENCE_S: Final = 600.0  # of one who waits for others to end
+_N_INSTANCES: Final = 16  # of a file system with one connection
+_N_INSTANCES_ASYNC: Final = 64  # of one with an event loop of its own
+_QUEUE_S: Final = 600.0  # at least this long a call waits for an instance that others have
 _CHUNK_BYTES: Final = 1 << 20
 _CONTENT: Final = ("ETag", "etag", "e_tag", "md5Hash", "md5Checksum", "content_hash", "sha256", "sha", "checksum")
 _TIMES: Final = ("mtime", "modified", "LastModified", "last_modified", "modify", "modifiedTime", "updated", "created")
 
 
 def open_filesystem(location: Bucket, settings: StoreSettings) -> FileSystemStore:
-    """An Opener, for every scheme that fsspec knows and nobody else has. Connects when first used."""
-    fsspec = needed("fsspec", package="fsspec", extra="fsspec", purpose=f"{location.scheme}://")
+    """Open any scheme of fsspec that no other store has. Connects when first used."""
+    fsspec = import_extra("fsspec", package="fsspec", extra="fsspec", purpose=f"{location.scheme}://")
     if "::" in location.name + location.prefix:
         raise OptionError(f"{location.shown}: chained URLs (with '::') are not read; name one file system")
     try:
@@ -48,32 +50,32 @@ def open_filesystem(location: Bucket, settings: StoreSettings) -> FileSystemStor
     except (ImportError, ValueError) as error:
         raise OptionError(f"{location.shown} cannot be opened: {error}") from error
     named = ", ".join(sorted(settings.options)) or "none"
-    asked = Asked(location.shown, f"{location.scheme}://", f"storage_options: {named}", bool(settings.options))
+    access = Access(location.shown, f"{location.scheme}://", f"storage_options: {named}", bool(settings.options))
     pool: Pool[Any] = Pool(
-        lambda: _connected(fsspec, location, settings.options, asked),
+        lambda: _connect(fsspec, location, settings.options, access),
         limit=_N_INSTANCES_ASYNC if kind.async_impl else _N_INSTANCES,
         place=location.shown,
-        patience_s=max(_PATIENCE_S, settings.timeout_s),
-        close=lambda _: None,  # there is no such call; who has a connection ends it with the last reference
+        queue_timeout_s=max(_QUEUE_S, settings.timeout_s),
+        close=lambda _: None,  # fsspec has no such call; connections end with the last reference
         harmless=(StorageError, FileNotFoundError, PermissionError, NotImplementedError),
     )
-    return FileSystemStore(asked, top, pool)
+    return FileSystemStore(access, top, pool)
 
 
-def _connected(fsspec: Any, location: Bucket, options: Mapping[str, Any], asked: Asked) -> Any:
+def _connect(fsspec: Any, location: Bucket, options: Mapping[str, Any], access: Access) -> Any:
     try:
         return fsspec.core.url_to_fs(str(location), skip_instance_cache=True, **options)[0]
     except (TypeError, ValueError, ImportError) as error:
         raise OptionError(f"{location.shown} cannot be opened with these storage_options: {error}") from error
     except Exception as error:
-        raise meaning_of_error(error, asked).error("", asked) from error
+        raise diagnose_error(error, access).error("", access) from error
 
 
 class FileSystemStore:
-    """The files of a file system of fsspec below a folder."""
+    """The files below a folder of a file system of fsspec."""
 
-    def __init__(self, asked: Asked, top: str, pool: Pool[Any]) -> None:
-        self._asked, self._top, self._pool = asked, top, pool
+    def __init__(self, access: Access, top: str, pool: Pool[Any]) -> None:
+        self._access, self._top, self._pool = access, top, pool
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
@@ -96,23 +98,23 @@ class FileSystemStore:
         return Part(facts, data)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
-        """See Store. Whole or not at all where the file system moves files, or shows them when they are closed."""
+        """See Store. Is atomic only where the file system moves files, or shows them once they are closed."""
         with open_upload(path, self._shown(name)) as file:
             n_bytes = os.fstat(file.fileno()).st_size
         with self._borrowed(name) as files:
             self._put(files, self._path(name), path, _progress(moved))
-        found = self.head(name)  # a file system that only reads may take bytes and do nothing with them
+        found = self.head(name)  # a read-only file system may discard the bytes
         if found.n_bytes != n_bytes:
             raise StorageError(f"{self._shown(name)}: {n_bytes} bytes were written, {found.n_bytes} are there")
         if moved is not None:
-            moved(n_bytes)  # not every file system tells
+            moved(n_bytes)  # not every file system reports progress
 
     def _put(self, files: Any, target: str, path: str, progress: Any) -> None:
         _make_folder(files, target.rpartition("/")[0])
         if not _moves(files):
             files.put_file(path, target, callback=progress)
             return
-        if files.isdir(target):  # some would move the file into it
+        if files.isdir(target):  # some would move the file into the folder
             raise StorageError(f"{target} is a folder, and no file can be put there; check the path")
         temporary = temporary_beside(target)
         try:
@@ -124,7 +126,7 @@ class FileSystemStore:
             raise
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
-        """See Store. Hidden temporaries of writers are no objects."""
+        """See Store. Hidden temporaries of writers are not objects."""
         with self._borrowed(prefix) as files:
             found = files.find(self._path(prefix), detail=True)
         for path, info in found.items():
@@ -139,7 +141,7 @@ class FileSystemStore:
     def delete(self, name: str) -> None:
         """See Store."""
         with contextlib.suppress(ObjectMissingError), self._borrowed(name) as files:
-            files.info(self._path(name))  # some say nothing useful of what is not there
+            files.info(self._path(name))  # some raise nothing useful for a missing file
             files.rm_file(self._path(name))
 
     def _facts(self, name: str, version: str | None) -> ObjectFacts:
@@ -163,37 +165,35 @@ class FileSystemStore:
         return f"{self._top.rstrip('/')}/{name}" if name and self._top else name or self._top
 
     def _shown(self, name: str) -> str:
-        return f"{self._asked.place}/{name}"
+        return f"{self._access.place}/{name}"
 
     @contextlib.contextmanager
     def _borrowed(self, name: str) -> Iterator[Any]:
-        """A file system that remembers nothing of before, for a block; its errors become ours."""
-        try:
-            with self._pool.borrowed() as files:
-                files.invalidate_cache()
-                yield files
-        except (StorageError, OptionError, GeneratorExit):
-            raise
-        except NotImplementedError as error:
-            raise StoreCannotError(f"{self._shown(name)}: its file system has no such operation: {error}") from error
-        except Exception as error:
-            raise meaning_of_error(error, self._asked).error(name, self._asked) from error
+        """Borrow a file system without cached listings for a block about `name`."""
+        with translating_errors(lambda error: self._translated(name, error)), self._pool.borrowed() as files:
+            files.invalidate_cache()
+            yield files
+
+    def _translated(self, name: str, error: Exception) -> StorageError:
+        if isinstance(error, NotImplementedError):
+            return StoreCannotError(f"{self._shown(name)}: its file system has no such operation: {error}")
+        return diagnose_error(error, self._access).error(name, self._access)
 
 
 def _make_folder(files: Any, folder: str) -> None:
-    """Let there be a folder, if the file system knows such a thing."""
+    """Make the folder if it is missing and the file system has folders."""
     try:
         files.makedirs(folder, exist_ok=True)
     except NotImplementedError:
         pass
-    except Exception:  # of two who make it at once some file systems refuse one, each by an error of its own
+    except Exception:  # if two threads make it at once, some file systems refuse one, each with its own error
         files.invalidate_cache()
         if not files.isdir(folder):
             raise
 
 
 def _moves(files: Any) -> bool:
-    """Whether the file system moves a file by itself; the rule of fsspec is to copy and delete."""
+    """Whether the file system has a move of its own; the default of fsspec copies and deletes."""
     from fsspec.spec import AbstractFileSystem
 
     return type(files).mv is not AbstractFileSystem.mv
@@ -202,15 +202,17 @@ def _moves(files: Any) -> bool:
 def _replace(files: Any, path: str, target: str) -> None:
     try:
         files.mv(path, target)
-    except Exception:
-        if not files.exists(target):
+    except Exception as error:
+        files.invalidate_cache()
+        if isinstance(error, PermissionError) or not files.exists(target):
             raise
-        files.rm_file(target)  # some do not move onto what is there
-        files.mv(path, target)
+        kept = replace_in_steps(files.mv, path, target)  # some file systems do not move onto a file that exists
+        with contextlib.suppress(Exception):  # the new file is in place, and the old one is hidden
+            files.rm_file(kept)
 
 
 def _progress(moved: Callable[[int], None] | None) -> Any:
-    """What a file system tells as it goes on, as `moved` wants it."""
+    """Return a callback of fsspec that reports progress to `moved`."""
     from fsspec.callbacks import Callback
 
     return Callback(hooks={"moved": lambda size, value: moved(value)} if moved is not None else {})

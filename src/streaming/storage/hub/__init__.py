@@ -1,1 +1,1 @@
-"""Data sets on the Hugging Face hub."""
+"""Data sets of the Hugging Face hub."""

@@ -1,7 +1,7 @@
-"""Writing to the Hugging Face hub through its own library, which knows how large files go there.
+"""Writing to the Hugging Face hub, through its own library, which knows how to upload large files.
 
-A commit is a whole request at the hub, and it allows few of them in an hour: what is ready while one commit is under
-way goes into the next one together.
+The hub allows few commits in an hour: files that become ready while a commit is under way go into the next one
+together.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from streaming.errors import StorageError
-from streaming.storage.common.extras import needed
-from streaming.storage.common.meaning import Asked, Meaning, meaning_of, read_answer, unreachable
+from streaming.storage.common.diagnosis import Access, Diagnosis, diagnose, read_refusal, unreachable
+from streaming.storage.common.extras import import_extra
 from streaming.storage.hub.place import HubPlace
 from streaming.storage.settings import StoreSettings
+from streaming.storage.translation import translating_errors
 from streaming.storage.uploads import open_upload
 from streaming.storage.web.answers import retry_after_s
 
 _N_PER_COMMIT: Final = 100  # what the hub recommends at most
-_CLIENTS: Final = ("httpx", "httpx2", "httpcore", "httpcore2")  # whose errors say that no answer came
+_HTTP_LIBRARIES: Final = ("httpx", "httpx2", "httpcore", "httpcore2")  # their errors mean that no answer came
 
 
 class HubWriter:
-    """Puts and deletes files of one data set, from many threads; its library is loaded when first used."""
+    """Puts and deletes files of one data set, from many threads. Loads the library when first used."""
 
-    def __init__(self, place: HubPlace, asked: Asked, settings: StoreSettings) -> None:
-        self._place, self._asked, self._timeout_s = place, asked, settings.timeout_s
+    def __init__(self, place: HubPlace, access: Access, settings: StoreSettings) -> None:
+        self._place, self._access, self._timeout_s = place, access, settings.timeout_s
         switch = settings.environment.get("HF_HUB_DISABLE_XET", "")
         self._without_xet = switch.upper() in ("1", "ON", "YES", "TRUE")
         self._commits = _Commits(self._commit)
 
     def put(self, name: str, path: str, moved: Callable[[int], None] | None) -> int:
-        """Upload and commit the local file; its size."""
+        """Upload and commit the local file; return its size in bytes."""
         hub = self._hub()
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open_upload(path, f"{self._place}/{name}"))
             n_bytes = os.fstat(file.fileno()).st_size
-            with self._told(name):
-                # The library takes an open file to mean the plain way, a path to mean xet where that is installed.
-                source = stack.enter_context(_Counted(path, moved)) if self._without_xet else path
+            with self._translating_errors(name):
+                # The library uploads an open file over plain HTTP, a path by xet if that is installed.
+                source = stack.enter_context(_CountedReader(path, moved)) if self._without_xet else path
                 addition = hub.CommitOperationAdd(self._place.in_repo(name), source)
                 self._api(hub).preupload_lfs_files(additions=[addition], free_memory=False, **self._arguments())
                 self._commits.add(addition.path_in_repo, addition)
@@ -54,9 +55,9 @@ class HubWriter:
         return n_bytes
 
     def delete(self, name: str) -> None:
-        """Commit that the file is gone."""
+        """Commit the deletion of the file."""
         hub, path_in_repo = self._hub(), self._place.in_repo(name)
-        with self._told(name):
+        with self._translating_errors(name):
             self._commits.add(path_in_repo, hub.CommitOperationDelete(path_in_repo, is_folder=False))
 
     def _commit(self, operations: list[Any]) -> None:
@@ -73,24 +74,19 @@ class HubWriter:
         return {"repo_id": self._place.repo, "repo_type": "dataset", "revision": self._place.revision}
 
     def _hub(self) -> Any:
-        hub = needed("huggingface_hub", package="huggingface_hub", extra="hf", purpose="writing to hf://")
+        hub = import_extra("huggingface_hub", package="huggingface_hub", extra="hf", purpose="writing to hf://")
         importlib.import_module("huggingface_hub.utils").disable_progress_bars()
         hub.get_session().timeout = self._timeout_s  # it has none by itself
         return hub
 
-    @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
-        """Errors of the hub's library as ours."""
-        try:
-            yield
-        except StorageError:
-            raise
-        except Exception as error:
-            raise _meaning(error, self._asked).error(name, self._asked) from error
+    def _translating_errors(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return translating_errors(lambda error: _diagnosis(error, self._access).error(name, self._access))
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedOperation:
+    """One file's addition or deletion, and the outcome of its commit."""
+
     path: str
     operation: Any
     is_done: bool = False
@@ -98,16 +94,16 @@ class _Waiting:
 
 
 class _Commits:
-    """Owns what waits to be committed. One commit at a time; who waits for it sends the next, with all that came."""
+    """Owns the queue of operations. One commit is sent at a time; a thread that waits for it sends the next one."""
 
     def __init__(self, send: Callable[[list[Any]], None]) -> None:
         self._send = send
         self._sending, self._guard = threading.Lock(), threading.Lock()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_QueuedOperation] = []
 
     def add(self, path: str, operation: Any) -> None:
-        """Back when it is committed; raises what its commit raised."""
-        mine = _Waiting(path, operation)
+        """Commit the operation, alone or with others; return when that is done. Raises what its commit raised."""
+        mine = _QueuedOperation(path, operation)
         with self._guard:
             self._waiting.append(mine)
         while not mine.is_done:
@@ -119,7 +115,7 @@ class _Commits:
 
     def _send_batch(self) -> None:
         with self._guard:
-            batch = {each.path: each for each in reversed(self._waiting[:_N_PER_COMMIT])}  # of one path the oldest
+            batch = {each.path: each for each in reversed(self._waiting[:_N_PER_COMMIT])}  # of each path the oldest
             self._waiting = [each for each in self._waiting if batch.get(each.path) is not each]
         error: BaseException | None = RuntimeError("the commit was interrupted")
         try:
@@ -132,34 +128,34 @@ class _Commits:
                 each.error, each.is_done = error, True
 
 
-class _Counted(io.BufferedReader):
-    """A file that tells how far it is read; of the kind that the library wants."""
+class _CountedReader(io.BufferedReader):
+    """A file of the type that the library wants, which reports how far it has been read."""
 
     def __init__(self, path: str, moved: Callable[[int], None] | None) -> None:
         super().__init__(io.FileIO(path))
         self._moved = moved
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As of any file; tells."""
+        """Like `file.read`, and reports progress."""
         piece = super().read(size)
         if self._moved is not None:
             self._moved(self.tell())
         return piece
 
 
-def _meaning(error: Exception, asked: Asked) -> Meaning:
-    """What an error of the library means: it wraps those of its threads, so the causes are looked at too."""
+def _diagnosis(error: Exception, access: Access) -> Diagnosis:
+    """Diagnose an error of the library, which wraps those of its threads: the causes count, too."""
     causes = list(_causes(error))
     for cause in causes:
         response = getattr(cause, "response", None)
         if response is not None:
             wait_s = retry_after_s(response.headers, time.time())
-            answer = read_answer(response.status_code, response.text, headers=response.headers, retry_after_s=wait_s)
-            return meaning_of(answer, has_credentials=asked.has_credentials)
+            refusal = read_refusal(response.status_code, response.text, headers=response.headers, retry_after_s=wait_s)
+            return diagnose(refusal, has_credentials=access.has_credentials)
     first = causes[-1]
-    if type(first).__module__.partition(".")[0] in _CLIENTS or isinstance(first, RuntimeError):
+    if type(first).__module__.partition(".")[0] in _HTTP_LIBRARIES or isinstance(first, RuntimeError):
         return unreachable(f"no answer ({str(first) or type(first).__name__})")
-    return Meaning(StorageError, f"{type(first).__name__}: {first}", "check path and token")
+    return Diagnosis(StorageError, f"{type(first).__name__}: {first}", "check path and token")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""Which data set of the Hugging Face hub, at which revision, asked as whom: pure but for the file of a token."""
+"""Which data set of the Hugging Face hub, at which revision, with which token. Pure, but for the file of a token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REPO: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HubPlace:
-    """A folder of a data set at a revision, and how it is reached."""
+    """A folder of a data set at a revision, and how to reach it. Its `repr` shows no secret."""
 
     endpoint: str
     repo: str  # org/name
@@ -38,12 +38,12 @@ class HubPlace:
         return f"hf://datasets/{self.repo}@{self.revision}/{self.path}".rstrip("/")
 
     def in_repo(self, name: str) -> str:
-        """A name below the place, as the repository has it."""
+        """Return the path in the repository of a name below the place."""
         return "/".join(part for part in (self.path, name) if part)
 
 
 def hub_place(location: Bucket, options: Mapping[str, Any], environment: Mapping[str, str]) -> HubPlace:
-    """What URL, checked options (which win) and variables say. Raises OptionError."""
+    """Combine URL, checked options, which win, and variables. Raises OptionError."""
     found = _REPO.fullmatch(location.prefix)
     if location.name != "datasets" or found is None:
         raise OptionError(
@@ -64,7 +64,7 @@ def hub_place(location: Bucket, options: Mapping[str, Any], environment: Mapping
 
 
 def _token(options: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[str | None, str]:
-    """The token and where it is from: options, environment, the file that `hf auth login` writes."""
+    """Return the token and its source: options, environment, or the file that `hf auth login` writes."""
     if "token" in options:
         return options["token"], "the token of storage_options"
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):

@@ -1,7 +1,7 @@
-"""Who asks Oracle's Object Storage by its own interface: `~/.oci/config`, and the signature of a request.
+"""Credentials for the interface of Oracle's Object Storage: `~/.oci/config`, and the signature of a request.
 
-Oracle's SDK for this is half a gigabyte of generated code. What is needed of it is this signature, for which there is
-`cryptography` (extra `oci`); a test compares it with the SDK's.
+Oracle's SDK is half a gigabyte of generated code, of which only this signature is needed. `cryptography` (extra `oci`)
+makes it; a test compares it with the SDK's.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streaming.errors import OptionError
-from streaming.storage.common.extras import needed
+from streaming.storage.common.extras import import_extra
 
 
 @dataclass(frozen=True, slots=True)
 class OciLogin:
-    """A profile of the configuration file, and its key."""
+    """A profile of the configuration file, and its key. Its `repr` shows no secret."""
 
     region: str
     key_id: str
-    key: Any = field(repr=False)  # of cryptography
+    key: Any = field(repr=False)  # an object of cryptography
     shown: str
 
     def signed(self, method: str, url: str, now_s: float) -> dict[str, str]:
-        """The headers with which this request is asked at this time (of the wall clock)."""
+        """Return the headers that sign a request sent at `now_s`, a time of the wall clock."""
         from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
         from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -49,13 +49,13 @@ class OciLogin:
 
 
 def oci_login(options: Mapping[str, Any], environment: Mapping[str, str]) -> OciLogin:
-    """The profile that is meant. Raises OptionError or MissingExtraError."""
+    """Read the profile that options or environment name. Raises OptionError or MissingExtraError."""
     home = environment.get("HOME") or os.path.expanduser("~")
     path = environment.get("OCI_CONFIG_FILE") or os.path.join(home, ".oci", "config")
     profile = options.get("profile") or environment.get("OCI_CLI_PROFILE") or "DEFAULT"
     config = configparser.ConfigParser(interpolation=None)
     try:
-        if not config.read(_whole(path, home)):
+        if not config.read(_expanded(path, home)):
             raise OptionError(
                 f"oci:// has no credentials: {path} cannot be read; set OCI_ACCESS_KEY_ID and OCI_SECRET_ACCESS_KEY (a "
                 "customer secret key), or make that file (`oci setup config`)"
@@ -67,21 +67,21 @@ def oci_login(options: Mapping[str, Any], environment: Mapping[str, str]) -> Oci
     if missing:
         raise OptionError(f"profile {profile!r} of {path} lacks {', '.join(missing)}")
     region = options.get("region") or environment.get("OCI_REGION") or found["region"]
-    key = _key(_whole(found["key_file"], home), found.get("pass_phrase"))
+    key = _key(_expanded(found["key_file"], home), found.get("pass_phrase"))
     return OciLogin(region, _key_id(found, home, path), key, f"the profile {profile!r} of {path}")
 
 
 def _key_id(found: Mapping[str, str], home: str, path: str) -> str:
-    """A session's token, or user and fingerprint."""
+    """Return the key's id: a session's token, or user and fingerprint."""
     if token_file := found.get("security_token_file"):
-        return f"ST${_read(_whole(token_file, home)).decode().strip()}"
+        return f"ST${_read(_expanded(token_file, home)).decode().strip()}"
     if not found.get("user") or not found.get("fingerprint"):
         raise OptionError(f"{path} names neither user and fingerprint nor a security_token_file")
     return f"{found['tenancy']}/{found['user']}/{found['fingerprint']}"
 
 
 def _key(path: str, passphrase: str | None) -> Any:
-    keys = needed(
+    keys = import_extra(
         "cryptography.hazmat.primitives.serialization",
         package="cryptography",
         extra="oci",
@@ -101,5 +101,5 @@ def _read(path: str) -> bytes:
         raise OptionError(f"a file that the OCI configuration names cannot be read: {error}") from error
 
 
-def _whole(path: str, home: str) -> str:
+def _expanded(path: str, home: str) -> str:
     return os.path.join(home, path[2:]) if path.startswith("~/") else path

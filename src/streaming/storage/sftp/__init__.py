@@ -1,1 +1,5 @@
-"""Folders of a machine that is reached by SSH."""
+"""SFTP servers, through paramiko, which every module of this package imports."""
+
+from streaming.storage.common.extras import import_extra
+
+import_extra("paramiko", package="paramiko", extra="sftp", purpose="sftp://")

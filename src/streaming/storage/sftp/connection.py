@@ -1,4 +1,4 @@
-"""Connections to an SFTP server through paramiko: who is asked, as whom, and a bounded pool of them."""
+"""Connections to an SFTP server: where it is, as whom to log in, and why that failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import getpass
 import os
 import urllib.parse
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from paramiko import (
+    AuthenticationException,
+    BadHostKeyException,
+    PasswordRequiredException,
+    SSHClient,
+    SSHException,
+)
 
 from streaming.errors import (
     ObjectForbiddenError,
@@ -20,16 +28,13 @@ from streaming.storage.settings import StoreSettings
 from streaming.storage.sftp.session import SftpSession
 from streaming.storage.url import Bucket
 
-if TYPE_CHECKING:
-    from paramiko import SSHClient
-
-_WINDOW_BYTES: Final = 1 << 23  # of a channel: what the server may send before it is told to go on
+_WINDOW_BYTES: Final = 1 << 23  # the server may send this much before it waits for the client's consent
 _KEEPALIVE_S: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """Whom to connect to, as whom."""
+class SftpLogin:
+    """A server, and the user to log in as."""
 
     host: str
     port: int
@@ -45,13 +50,13 @@ class Login:
         return f"sftp://{self.host}:{self.port}"
 
 
-def login_of(location: Bucket, settings: StoreSettings) -> Login:
-    """What URL, options (which win) and variables say. Raises OptionError."""
+def sftp_login(location: Bucket, settings: StoreSettings) -> SftpLogin:
+    """Read the login from options, then URL, then environment. Raises OptionError."""
     options, environment = options_for(location, settings.options), settings.environment
     person, _, machine = location.name.rpartition("@")
     user, _, password = (urllib.parse.unquote(part) for part in person.partition(":"))
     host, port = _host_and_port(machine)
-    return Login(
+    return SftpLogin(
         host,
         port,
         options.get("user") or user or getpass.getuser(),
@@ -74,21 +79,21 @@ def _host_and_port(machine: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class SftpConnection:
+    """A session, and the client whose connection carries it."""
+
     client: SSHClient
     session: SftpSession
 
     def is_alive(self) -> bool:
-        """Whether nobody has ended it, as far as is known."""
+        """Whether neither end has closed the connection, as far as this end knows."""
         transport = self.client.get_transport()
         return transport is not None and transport.is_active()
 
 
-def connected(login: Login, timeout_s: float) -> Connection:
-    """A session of a server that is known. Raises our kinds."""
-    import paramiko
-
-    client = paramiko.SSHClient()
+def connect(login: SftpLogin, timeout_s: float) -> SftpConnection:
+    """Connect to a known host and start a session. Raises OptionError and the kinds of StorageError."""
+    client = SSHClient()
     try:
         _trust_known_hosts(client, login)
         client.connect(
@@ -109,14 +114,14 @@ def connected(login: Login, timeout_s: float) -> Connection:
         channel = transport.open_session(window_size=_WINDOW_BYTES, timeout=timeout_s)
         channel.settimeout(timeout_s)
         channel.invoke_subsystem("sftp")
-        return Connection(client, SftpSession(channel))
+        return SftpConnection(client, SftpSession(channel))
     except BaseException as error:
         client.close()
         raise _why_not_connected(login, error) from error
 
 
-def _trust_known_hosts(client: SSHClient, login: Login) -> None:
-    """Hosts of the file that was named, else of the system and the user. Others are rejected: paramiko's default."""
+def _trust_known_hosts(client: SSHClient, login: SftpLogin) -> None:
+    """Trust the hosts of the file that was named, else of the system and the user; paramiko rejects all others."""
     if login.known_hosts_file is not None:
         try:
             client.load_host_keys(login.known_hosts_file)
@@ -131,19 +136,17 @@ def _trust_known_hosts(client: SSHClient, login: Login) -> None:
             client.load_system_host_keys(path)
 
 
-def _why_not_connected(login: Login, error: BaseException) -> BaseException:
-    import paramiko
-
+def _why_not_connected(login: SftpLogin, error: BaseException) -> BaseException:
     if isinstance(error, OptionError) or not isinstance(error, Exception):
         return error
-    if isinstance(error, paramiko.BadHostKeyException):
+    if isinstance(error, BadHostKeyException):
         return StorageError(f"{login} shows another key than the known one: is it another machine? ({error})")
-    if isinstance(error, paramiko.AuthenticationException | paramiko.PasswordRequiredException):
+    if isinstance(error, AuthenticationException | PasswordRequiredException):
         means = f"the key {login.key_file}" if login.key_file else "a password" if login.password else "the user's keys"
         return ObjectForbiddenError(
             f"{login} does not let the user {login.user!r} in with {means}: {error}; check user, key and password"
         )
-    if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
+    if isinstance(error, SSHException) and "not found in known_hosts" in str(error):
         return StorageError(
             f"{login} is not among the known hosts; add its key (ssh-keyscan -p {login.port} {login.host}, once "
             "compared) to ~/.ssh/known_hosts or to the file that COMPOSER_SFTP_KNOWN_HOSTS_FILE names"

@@ -1,1 +1,1 @@
-"""Whatever is asked over plain HTTP: the client, and any web server as a store."""
+"""Plain HTTP: the client that several stores use, and any web server as a store."""

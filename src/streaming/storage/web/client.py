@@ -1,8 +1,8 @@
-"""Asking a web server: connections that are kept, time-outs, proxies, certificates, redirects, errors of ours.
+"""The HTTP client of stores: pooled connections, time-outs, proxies, certificates, redirects, this package's errors.
 
-For stores whose interface is plain HTTP. It runs anywhere and starts no thread, but a connection must not be shared by
-processes, so only the fetcher uses it. urllib3, because it has what the standard library leaves to its user: a pool
-that threads share, tunnels through proxies, and time-outs for each read; most environments have it already.
+It runs anywhere and starts no thread, but processes must not share a connection, so only the fetcher uses it. It is
+built on urllib3, which has what the standard library leaves to its user: a pool that threads share, tunnels through
+proxies, and a time-out for each read; most environments have it already.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import ssl
 import time
 import urllib.parse
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,25 +19,33 @@ import urllib3.exceptions as theirs
 from urllib3.util import Timeout
 
 from streaming.errors import OptionError, StorageError
-from streaming.storage.common.meaning import Answer, Asked, Meaning, broken_off, meaning_of, read_answer, unreachable
+from streaming.storage.common.diagnosis import (
+    Access,
+    Diagnosis,
+    Refusal,
+    broken_off,
+    diagnose,
+    read_refusal,
+    unreachable,
+)
 from streaming.storage.common.transport import ca_bundle, connect_timeout_s, read_certificates, read_timeout_s
 from streaming.storage.settings import StoreSettings
-from streaming.storage.web.answers import retry_after_s
+from streaming.storage.web.answers import HttpAnswer, retry_after_s
 from streaming.storage.web.proxies import proxy_for
 
-_CHUNK_BYTES: Final = 1 << 18
-_ERROR_BYTES: Final = 1 << 14  # as much of an error body as is read
+_BLOCK_BYTES: Final = 1 << 18  # of an upload
+_ERROR_BYTES: Final = 1 << 14  # of an error body, at most
 _N_KEPT: Final = 128  # connections per host
 _N_REDIRECTS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
-_ASKING: Final = ("GET", "HEAD")
+_FOLLOWS: Final = ("GET", "HEAD")
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """How to ask. Shows no secret."""
+    """Time-outs, and where proxies and certificates are named. Its `repr` shows no secret."""
 
     connect_s: float
     read_s: float
@@ -47,7 +54,7 @@ class HttpSettings:
 
     @classmethod
     def of(cls, settings: StoreSettings, options: Mapping[str, Any]) -> HttpSettings:
-        """From what a store is opened with, and its checked options."""
+        """Take them from a store's settings and its checked options."""
         whole_s = settings.timeout_s
         read_s = whole_s if settings.for_uploads else read_timeout_s(whole_s)
         return cls(
@@ -58,48 +65,21 @@ class HttpSettings:
         )
 
 
-class HttpAnswer:
-    """An answer that says yes. Its body is read once, or closed."""
-
-    def __init__(self, response: urllib3.BaseHTTPResponse, told: Callable[[Exception], StorageError]) -> None:
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
-        self._response, self._told = response, told
-        self._let_go = weakref.finalize(self, _let_go, response)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """The body as it was sent, in pieces. Raises the kinds of StorageError."""
-        try:
-            yield from self._response.stream(_CHUNK_BYTES, decode_content=False)
-        except (theirs.HTTPError, OSError) as error:
-            self.close()
-            raise self._told(error) from None
-        self._let_go()
-
-    def read(self) -> bytes:
-        """The whole body; for small ones."""
-        return b"".join(self)
-
-    def close(self) -> None:
-        """Read no more of it."""
-        self._let_go()
-
-
 class HttpClient:
     """Owns the connections to the servers of one store. Thread-safe."""
 
-    def __init__(self, settings: HttpSettings, asked: Asked, headers: Headers | None = None) -> None:
-        """`headers` (who asks, above all) go with each request, but to no other host than the first.
+    def __init__(self, settings: HttpSettings, access: Access, headers: Headers | None = None) -> None:
+        """Send `headers`, such as credentials, with each request, but to no other host than the first.
 
-        A function is asked for them each time: its credentials may have been renewed.
+        A function is called for each request, since its credentials may have been renewed.
         """
-        self._settings, self._asked = settings, asked
+        self._settings, self._access = settings, access
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "streaming-dataset"}
         self._private = headers if callable(headers) else lambda: headers or {}
         self._tls: ssl.SSLContext | None = None
         self._managers: dict[str | None, urllib3.PoolManager] = {}
 
-    def ask(
+    def request(
         self,
         method: str,
         url: str,
@@ -109,28 +89,28 @@ class HttpClient:
         body: Any = None,
         takes: tuple[int, ...] = (),
     ) -> HttpAnswer:
-        """The answer, if its status is a good one or among `takes`; else the kind of StorageError that it means.
+        """Send a request; return its answer. Any status but 2xx and those in `takes` raises the StorageError it means.
 
-        `name` is the object's, for the error. A GET or HEAD follows redirects.
+        `name` is the object's, for the error. GET and HEAD follow redirects.
         """
         first, n_redirects = _origin(url), 0
         while True:
             private = self._private() if _origin(url) == first else {}
-            response = self._request(method, url, {**self._headers, **private, **(headers or {})}, body, name)
+            response = self._send(method, url, {**self._headers, **private, **(headers or {})}, body, name)
             if 200 <= response.status < 300 or response.status in takes:
                 answer = HttpAnswer(response, lambda error: self._broken(error, name))
                 if method == "HEAD":
                     answer.read()
                 return answer
             target = response.headers.get("Location")
-            if response.status not in _REDIRECTS or method not in _ASKING or not target:
-                raise self._refused(response, method).error(name, self._asked)
+            if response.status not in _REDIRECTS or method not in _FOLLOWS or not target:
+                raise self._refused(response, method).error(name, self._access)
             self._beginning(response)
             url, was = urllib.parse.urljoin(url, target), url
             n_redirects += 1
             self._check_redirect(was, url, n_redirects, name)
 
-    def _request(
+    def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: Any, name: str
     ) -> urllib3.BaseHTTPResponse:
         try:
@@ -138,10 +118,10 @@ class HttpClient:
                 method, url, body=body, headers=headers, redirect=False, retries=False, preload_content=False
             )
         except (theirs.HTTPError, OSError) as error:
-            raise _without_answer(error).error(name, self._asked) from None
+            raise _without_answer(error).error(name, self._access) from None
 
     def _manager(self, url: str) -> urllib3.PoolManager:
-        """The pool of connections on the way that this URL takes."""
+        """Return the pool of connections for the URL's proxy, or for none."""
         proxy = proxy_for(url, self._settings.options, self._settings.environment)
         manager = self._managers.get(proxy)
         if manager is None:  # two threads may both make one; one of them is kept
@@ -155,7 +135,7 @@ class HttpClient:
             "maxsize": _N_KEPT,
             "timeout": Timeout(connect=self._settings.connect_s, read=self._settings.read_s),
             "ssl_context": self._tls,
-            "blocksize": _CHUNK_BYTES,
+            "blocksize": _BLOCK_BYTES,
         }
         if proxy is None:
             return urllib3.PoolManager(**options)
@@ -167,21 +147,21 @@ class HttpClient:
             return urllib3.ProxyManager(proxy, proxy_ssl_context=self._tls, **options)
         except theirs.HTTPError as error:
             raise OptionError(
-                f"the proxy for {self._asked.endpoint} is no URL of one ({type(error).__name__})"
+                f"the proxy for {self._access.endpoint} is no URL of one ({type(error).__name__})"
             ) from None
 
-    def _refused(self, response: urllib3.BaseHTTPResponse, method: str) -> Meaning:
+    def _refused(self, response: urllib3.BaseHTTPResponse, method: str) -> Diagnosis:
         text = self._beginning(response)
         wait_s = retry_after_s(response.headers, time.time())
-        answer = read_answer(response.status, text, headers=response.headers, retry_after_s=wait_s)
+        refusal = read_refusal(response.status, text, headers=response.headers, retry_after_s=wait_s)
         target = response.headers.get("Location")
         if response.status in _REDIRECTS:
             what = f"the server answered {response.status}: {method} is to be sent to {_without_query(target or '?')}"
-            return Meaning(meaning_of(answer, has_credentials=False).kind, what, "write the new place into the URL")
-        return meaning_of(answer, has_credentials=self._asked.has_credentials)
+            return Diagnosis(diagnose(refusal, has_credentials=False).kind, what, "write the new place into the URL")
+        return diagnose(refusal, has_credentials=self._access.has_credentials)
 
     def _beginning(self, response: urllib3.BaseHTTPResponse) -> str:
-        """As much of a body as says why; mostly all of it, so that the connection can be kept."""
+        """Read the part of an error body that gives the reason; mostly all of it, which keeps the connection usable."""
         try:
             return response.read(_ERROR_BYTES, decode_content=False).decode("utf-8", "replace")
         except (theirs.HTTPError, OSError):  # the status says enough
@@ -196,16 +176,16 @@ class HttpClient:
         elif not url.startswith(("https://", "http://" if was.startswith("http://") else "https://")):
             what = f"the server sends us to {_without_query(url)}, where nothing is encrypted"
         if what is not None:
-            meaning = meaning_of(Answer(301), has_credentials=False)
-            raise Meaning(meaning.kind, what, "check the URL").error(name, self._asked)
+            kind = diagnose(Refusal(301), has_credentials=False).kind
+            raise Diagnosis(kind, what, "check the URL").error(name, self._access)
 
     def _broken(self, error: Exception, name: str) -> StorageError:
-        meaning = _without_answer(error) if isinstance(error, theirs.ReadTimeoutError) else broken_off()
-        return meaning.error(name, self._asked)
+        diagnosis = _without_answer(error) if isinstance(error, theirs.ReadTimeoutError) else broken_off()
+        return diagnosis.error(name, self._access)
 
 
-def _without_answer(error: Exception) -> Meaning:
-    """What it means that a request brought nothing."""
+def _without_answer(error: Exception) -> Diagnosis:
+    """Diagnose a request that got no answer."""
     if isinstance(error, theirs.ProxyError):
         return unreachable(f"the proxy gives no way to the server ({error.original_error})")
     if isinstance(error, theirs.ConnectTimeoutError):
@@ -219,12 +199,12 @@ def _without_answer(error: Exception) -> Meaning:
     if isinstance(error, theirs.NewConnectionError):
         return unreachable(f"no connection to the server ({str(error).rpartition(': ')[2]})")
     if isinstance(error, theirs.LocationValueError):
-        return Meaning(StorageError, f"the URL cannot be asked ({error})", "check it")
+        return Diagnosis(StorageError, f"the URL cannot be asked ({error})", "check it")
     return unreachable(f"the connection broke before an answer came ({error})")
 
 
 def _trust(bundle: str | None) -> ssl.SSLContext:
-    """The system's certificates (or those of SSL_CERT_FILE), and those of a file."""
+    """Trust the system's certificates (or those of SSL_CERT_FILE), and those in a file."""
     context = ssl.create_default_context()
     if bundle is not None:
         read_certificates(bundle)  # says what is wrong with the file
@@ -242,8 +222,3 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _without_query(url: str) -> str:
     return url.partition("?")[0]
-
-
-def _let_go(response: urllib3.BaseHTTPResponse) -> None:
-    """Closes the connection if more would come on it; one whose answer was read whole is back in the pool already."""
-    response.close()

@@ -1,4 +1,4 @@
-"""Which proxy a URL is asked through: pure."""
+"""Which proxy a request goes through. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def proxy_for(url: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """The proxy's URL, None for a direct way: of `storage_options`, else of `HTTP_PROXY` and its kin.
+    """Return the URL of the proxy from `storage_options`, else `HTTP_PROXY` and its kin; None for a direct connection.
 
     >>> proxy_for("http://10.0.0.7/x", {}, {"HTTP_PROXY": "http://gate:3128", "NO_PROXY": "10.0.0.0/8"})
     """
@@ -25,7 +25,7 @@ def proxy_for(url: str, options: Mapping[str, Any], environment: Mapping[str, st
 
 
 def is_excluded(host: str, port: int | None, excluded: str) -> bool:
-    """Whether a list as of `NO_PROXY` (names, suffixes of names, addresses, networks, `*`) covers a host."""
+    """Whether a list like that of `NO_PROXY` (names, suffixes of names, addresses, networks, `*`) covers a host."""
     return any(_covers(entry.strip().lower(), host.lower(), port) for entry in excluded.split(",") if entry.strip())
 
 
@@ -47,5 +47,5 @@ def _covers(entry: str, host: str, port: int | None) -> bool:
 
 
 def _variable(environment: Mapping[str, str], name: str) -> str | None:
-    """In lower case first, as everybody looks."""
+    """Look the variable up in lower case first, as other programs do."""
     return environment.get(name) or environment.get(name.upper()) or None

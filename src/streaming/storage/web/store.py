@@ -1,8 +1,8 @@
-"""Any web server as a store: what it serves is read, what it lets be put is written, and it has no list.
+"""Any web server as a store: files are read by GET and written by PUT where the server takes it; there is no list.
 
-Servers differ in what they know, so nothing is believed that an answer does not say: one that ignores ranges sends the
-whole object, which is skipped through; one that states no length is read to its end before its size is told; a version
-that the server does not look at is compared here.
+Servers differ, so only what an answer says is relied on. A server that ignores ranges sends the whole object, whose
+beginning is skipped. An object of unstated length is read to its end to learn its size. A version that the server does
+not check is compared here.
 """
 
 from __future__ import annotations
@@ -10,33 +10,29 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import tempfile
 import urllib.parse
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import IO, Any, Final
 
-from streaming.errors import (
-    ObjectMissingError,
-    OptionError,
-    StorageError,
-    StoreCannotError,
-    TransferDamagedError,
-)
-from streaming.storage.common.meaning import Asked
+from streaming.errors import ObjectMissingError, OptionError, StoreCannotError, TransferDamagedError
+from streaming.storage.common.diagnosis import Access
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
-from streaming.storage.uploads import CountedFile
+from streaming.storage.uploads import CountedFile, open_upload
 from streaming.storage.url import Bucket
-from streaming.storage.web.answers import Body, body_of, condition_for, url_of, version_of
-from streaming.storage.web.bodies import skipped
-from streaming.storage.web.client import HttpAnswer, HttpClient, HttpSettings
-from streaming.storage.web.spool import Spool
+from streaming.storage.web.answers import Body, HttpAnswer, body_of, condition_for, skip_bytes, url_of, version_of
+from streaming.storage.web.client import HttpClient, HttpSettings
 
 _NO_HEAD: Final = (405, 501)
+_IN_MEMORY_BYTES: Final = 1 << 24  # of an object of unstated length; a longer one goes to a temporary file
+_CHUNK_BYTES: Final = 1 << 20
 
 
 def open_web(location: Bucket, settings: StoreSettings) -> WebStore:
-    """An Opener, for `http://` and `https://`."""
+    """Open `http://` and `https://`."""
     options = options_for(location, settings.options)
     user, at, host = location.name.rpartition("@")
     if at and {"user", "password"} & set(options):
@@ -44,39 +40,39 @@ def open_web(location: Bucket, settings: StoreSettings) -> WebStore:
     if at:
         name, _, password = user.partition(":")
         options |= {"user": urllib.parse.unquote(name), "password": urllib.parse.unquote(password)}
-    headers, identity = _who_asks(options, is_in_url=bool(at))
+    headers, identity = _credentials(options, is_in_url=bool(at))
     base = f"{location.scheme}://{host}/{location.prefix}".rstrip("/")
-    asked = Asked(location.shown, f"{location.scheme}://{host}", identity, bool(headers or options.get("query")))
-    return WebStore(HttpClient(HttpSettings.of(settings, options), asked, headers), base, options.get("query", ""))
+    access = Access(location.shown, f"{location.scheme}://{host}", identity, bool(headers or options.get("query")))
+    return WebStore(HttpClient(HttpSettings.of(settings, options), access, headers), base, options.get("query", ""))
 
 
 class WebStore:
-    """What lies below a URL."""
+    """The files below a URL."""
 
     def __init__(self, client: HttpClient, base: str, query: str = "") -> None:
-        """`query` is added to each request."""
+        """Add `query` to the URL of each request."""
         self._client, self._base, self._query = client, base, query
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
-        answer, body = self._ask(name, headers, version)
+        answer, body = self._request(name, headers, version)
         if body.begin not in (0, offset):
             raise self._damaged(name, f"bytes from {offset} on were asked for, bytes from {body.begin} on came", answer)
         if body.n_bytes is not None and body.end in (None, body.n_bytes):
             facts = ObjectFacts(name, body.n_bytes, version_of(answer.headers))
-            return Content(facts, offset, skipped(iter(answer), offset - body.begin))
+            return Content(facts, offset, skip_bytes(iter(answer), offset - body.begin))
         if body.begin:
             raise self._damaged(name, f"bytes up to {body.end} came, and no word of how many there are", answer)
         return self._measured(name, answer, offset)
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
-        answer, body = self._ask(name, {"Range": f"bytes={begin}-{end - 1}"}, version)
+        answer, body = self._request(name, {"Range": f"bytes={begin}-{end - 1}"}, version)
         if body.begin not in (0, begin) or (body.end is not None and body.end < end):
             came = f"bytes {body.begin} to {body.end} of {body.n_bytes} came"
             raise self._damaged(name, f"bytes {begin} to {end} were asked for, {came}", answer)
-        data = _taken(skipped(iter(answer), begin - body.begin), end - begin)
+        data = _first_bytes(skip_bytes(iter(answer), begin - body.begin), end - begin)
         answer.close()
         if len(data) != end - begin:
             raise self._damaged(name, f"bytes {begin} to {end} were asked for, {len(data)} came", answer)
@@ -84,19 +80,14 @@ class WebStore:
         return Part(ObjectFacts(name, n_bytes, version_of(answer.headers)), data)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
-        """See Store. By one PUT; whether the server shows it only when it is whole is the server's affair."""
-        try:
-            with open(path, "rb") as file:
-                headers = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
-                body = CountedFile(file, moved)
-                self._client.ask("PUT", self._url(name), name=name, headers=headers, body=body).read()
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read for the upload to {self._base}: {error}") from error
+        """See Store. Sends one PUT; whether the object appears only once it is whole is up to the server."""
+        with open_upload(path, f"{self._base}/{name}") as file:
+            headers = {"Content-Length": str(os.fstat(file.fileno()).st_size)}
+            body = CountedFile(file, moved)
+            self._client.request("PUT", self._url(name), name=name, headers=headers, body=body).read()
 
     def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
-        """No web server has one. Raises StoreCannotError."""
+        """Raise StoreCannotError: web servers have no list."""
         raise StoreCannotError(
             f"{self._base}/{prefix}: a web server does not list what it has; name the files, or list them where "
             "they are stored"
@@ -104,21 +95,21 @@ class WebStore:
 
     def head(self, name: str) -> ObjectFacts:
         """See Store."""
-        answer = self._client.ask("HEAD", self._url(name), name=name, takes=_NO_HEAD)
+        answer = self._client.request("HEAD", self._url(name), name=name, takes=_NO_HEAD)
         if answer.status not in _NO_HEAD:
             body = body_of(answer.status, answer.headers)
             if body is not None and body.n_bytes is not None:
                 return ObjectFacts(name, body.n_bytes, version_of(answer.headers))
-        return self.get(name).facts  # what a server does not say of an object, the object says
+        return self.get(name).facts  # the object itself tells what its server does not say
 
     def delete(self, name: str) -> None:
         """See Store."""
         with contextlib.suppress(ObjectMissingError):
-            self._client.ask("DELETE", self._url(name), name=name).read()
+            self._client.request("DELETE", self._url(name), name=name).read()
 
-    def _ask(self, name: str, headers: dict[str, str], version: str | None) -> tuple[HttpAnswer, Body]:
-        """An answer that is of this version, as far as it says, and what it brings."""
-        answer = self._client.ask("GET", self._url(name), name=name, headers={**headers, **condition_for(version)})
+    def _request(self, name: str, headers: dict[str, str], version: str | None) -> tuple[HttpAnswer, Body]:
+        """Request an object; return an answer that does not contradict the version, and the bytes it brings."""
+        answer = self._client.request("GET", self._url(name), name=name, headers={**headers, **condition_for(version)})
         came = version_of(answer.headers)
         if version is not None and came not in (None, version):
             raise self._damaged(name, "the object changed while it was read", answer)
@@ -128,12 +119,18 @@ class WebStore:
         return answer, body
 
     def _measured(self, name: str, answer: HttpAnswer, offset: int) -> Content:
-        """An object whose length is known at its end."""
-        spool = Spool(answer)
-        if offset > spool.n_bytes:
-            raise self._damaged(name, f"bytes from {offset} on were asked for, {spool.n_bytes} there are", answer)
-        spool.skip(offset)
-        return Content(ObjectFacts(name, spool.n_bytes, version_of(answer.headers)), offset, spool)
+        """Read an object of unstated length to its end, into memory or a temporary file, to learn its size."""
+        with contextlib.ExitStack() as on_error:
+            file = on_error.enter_context(tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES))
+            for chunk in answer:
+                file.write(chunk)
+            n_bytes = file.tell()
+            if offset > n_bytes:
+                raise self._damaged(name, f"bytes from {offset} on were asked for, {n_bytes} there are", answer)
+            file.seek(offset)
+            chunks = _chunks(file)
+            weakref.finalize(chunks, on_error.pop_all().close)
+        return Content(ObjectFacts(name, n_bytes, version_of(answer.headers)), offset, chunks)
 
     def _url(self, name: str) -> str:
         return url_of(self._base, name, self._query)
@@ -143,8 +140,8 @@ class WebStore:
         return TransferDamagedError(f"{self._base}/{name}: {what}; check who writes to it, and what stands in between")
 
 
-def _who_asks(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[str, str], str]:
-    """The headers that say who asks, and what completes "asked with …"."""
+def _credentials(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[str, str], str]:
+    """Return the headers that hold the credentials, and the words that complete "asked with …"."""
     headers = dict(options.get("headers", {}))
     said = [f"the {what} of storage_options" for what in ("headers", "query") if what in options]
     if "token" in options:
@@ -159,8 +156,13 @@ def _who_asks(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[str,
     return headers, " and ".join(said) or "no credentials"
 
 
-def _taken(chunks: Iterator[bytes], n_bytes: int) -> bytes:
-    """The first so many bytes, or all there are."""
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _first_bytes(chunks: Iterator[bytes], n_bytes: int) -> bytes:
+    """Return the first `n_bytes`, or all if there are fewer."""
     data = bytearray()
     for chunk in chunks:
         data += chunk[: n_bytes - len(data)]

@@ -1,4 +1,4 @@
-"""What URL, options and environment say about reaching a container of Azure."""
+"""How URL, options and environment combine for a container of Azure."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def settings_of(remote: str, environment: dict[str, str], options: dict[str, Any
 
 
 @pytest.mark.parametrize(("remote", "expected"), AZURE.items())
-def test_a_dot_tells_an_account_from_a_container(remote: str, expected: AzurePlace) -> None:
-    """Both forms of the predecessor, its reader's and its writer's, mean one place for both."""
+def test_a_dot_distinguishes_an_account_from_a_container(remote: str, expected: AzurePlace) -> None:
+    """Both forms of the predecessor, its reader's and its writer's, name the same place."""
     location = parse_remote(remote)
     assert isinstance(location, Bucket)
     assert azure_place(location) == expected
 
 
 @pytest.mark.parametrize("remote", ["azure://files.example.com/box/a", "azure://127.0.0.1:10000/acc/box"])
-def test_a_host_that_is_no_accounts_is_refused(remote: str) -> None:
-    """The error says how another host is named."""
+def test_a_host_of_no_account_is_refused(remote: str) -> None:
+    """The error says how to name another host."""
     location = parse_remote(remote)
     assert isinstance(location, Bucket)
     with pytest.raises(OptionError, match="`endpoint`"):
@@ -64,7 +64,7 @@ def test_a_host_that_is_no_accounts_is_refused(remote: str) -> None:
 
 
 def test_the_predecessors_variables_name_account_and_key() -> None:
-    """As Azure's own names do; the endpoint is the account's."""
+    """They work like Azure's own; the endpoint is the account's."""
     own = {"AZURE_STORAGE_ACCOUNT_NAME": "mine", "AZURE_STORAGE_ACCOUNT_KEY": "KEY", "HOME": "/nowhere"}
     text = "DefaultEndpointsProtocol=https;AccountName=mine;AccountKey=KEY;EndpointSuffix=core.windows.net"
     for environment in (KEYS, own, {"AZURE_STORAGE_CONNECTION_STRING": text}):
@@ -74,8 +74,8 @@ def test_the_predecessors_variables_name_account_and_key() -> None:
         assert settings.credentials == {"account_key": "KEY"}
 
 
-def test_a_key_is_sent_to_its_account_alone() -> None:
-    """A URL that names another account is asked there, without the environment's key."""
+def test_a_key_is_sent_to_its_account_only() -> None:
+    """A URL of another account is used without the environment's key."""
     settings = settings_of("azure://other.blob.core.windows.net/box/a", KEYS)
     assert (settings.account, settings.endpoint) == ("other", "https://other.blob.core.windows.net")
     assert settings.credentials == {}
@@ -84,8 +84,8 @@ def test_a_key_is_sent_to_its_account_alone() -> None:
     assert settings_of("azure://any.blob.core.windows.net/box/a", nameless).credentials == {"account_key": "KEY"}
 
 
-def test_credentials_are_looked_for_in_one_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each source counts only without those before it."""
+def test_credentials_are_looked_up_in_one_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source counts only if those before it are absent."""
     (tmp_path / "az").touch(mode=0o755)
     (tmp_path / "azureProfile.json").touch()
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -123,10 +123,10 @@ def test_credentials_are_looked_for_in_one_order(tmp_path: Path, monkeypatch: py
         ),
     ],
 )
-def test_options_go_before_the_environment(
+def test_options_win_over_the_environment(
     options: dict[str, Any], identity: AzureIdentity, credentials: dict[str, str]
 ) -> None:
-    """For who asks, for the account, and for the endpoint."""
+    """This holds for credentials, account and endpoint."""
     settings = settings_of("azure://box/a", KEYS, {**options, "account_name": "other", "endpoint": "http://h:1/other/"})
     assert (settings.identity, settings.credentials) == (identity, credentials)
     assert (settings.account, settings.endpoint) == ("other", "http://h:1/other")
@@ -142,14 +142,14 @@ def test_options_go_before_the_environment(
         ("azure://box/a", KEYS, {"endpoint": "h:1"}, "http://"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
+def test_contradictory_options_are_refused(
     remote: str, environment: dict[str, str], options: dict[str, Any], words: str
 ) -> None:
-    """With what is missing or too much."""
+    """The error names what is missing or superfluous."""
     with pytest.raises(OptionError, match=words):
         settings_of(remote, environment, options)
 
 
 def test_settings_show_no_secret() -> None:
-    """They may be printed."""
+    """Their `repr` can be printed."""
     assert "KEY" not in repr(settings_of("azure://box/a", KEYS)).replace("ENVIRONMENT_KEY", "").replace("_KEY", "")

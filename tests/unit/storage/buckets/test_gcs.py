@@ -1,4 +1,4 @@
-"""What options and environment say about reaching a bucket of Google's."""
+"""How options and environment combine for a bucket of Google."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from streaming.errors import OptionError
 from streaming.storage.buckets.gcs_settings import GcsIdentity, gcs_settings
-from streaming.storage.buckets.s3_settings import Keys
+from streaming.storage.buckets.s3_settings import AccessKeys
 
 NOWHERE = {"HOME": "/nowhere"}
 
 
-def test_credentials_are_looked_for_in_one_order(tmp_path: Path) -> None:
-    """The predecessor's HMAC keys first, then Google's own chain; each source counts only without those before it."""
+def test_credentials_are_looked_up_in_one_order(tmp_path: Path) -> None:
+    """The predecessor's HMAC keys come first, then Google's own chain; each counts only without those before it."""
     file = tmp_path / "account.json"
     file.write_text(json.dumps({"type": "service_account"}))
     home = tmp_path / "home"
@@ -40,8 +40,8 @@ def test_credentials_are_looked_for_in_one_order(tmp_path: Path) -> None:
         assert gcs_settings(environment).identity is expected, environment
 
 
-def test_the_endpoint_is_googles_unless_said_otherwise() -> None:
-    """By option, by variable, or by an emulator's variable, which has no scheme."""
+def test_the_endpoint_is_googles_by_default() -> None:
+    """An option, a variable, or the variable of an emulator, which has no scheme, can change it."""
     emulator = NOWHERE | {"STORAGE_EMULATOR_HOST": "127.0.0.1:9023"}
     assert gcs_settings(NOWHERE).endpoint == "https://storage.googleapis.com"
     assert gcs_settings(emulator).endpoint == "http://127.0.0.1:9023"
@@ -58,15 +58,15 @@ def test_the_endpoint_is_googles_unless_said_otherwise() -> None:
         ({"anonymous": True}, GcsIdentity.ANONYMOUS),
     ],
 )
-def test_options_go_before_the_environment(options: dict[str, Any], identity: GcsIdentity) -> None:
-    """Whatever is set there."""
+def test_options_win_over_the_environment(options: dict[str, Any], identity: GcsIdentity) -> None:
+    """Whatever the environment holds."""
     settings = gcs_settings({"GCS_KEY": "other", "GCS_SECRET": "other", **NOWHERE}, options)
     assert settings.identity is identity
-    assert settings.keys == (Keys("k", "s") if identity is GcsIdentity.HMAC else None)
+    assert settings.keys == (AccessKeys("k", "s") if identity is GcsIdentity.HMAC else None)
 
 
-def test_kinds_of_credentials_files_that_the_client_cannot_read_are_known(tmp_path: Path) -> None:
-    """They need Google's own library."""
+def test_credentials_files_that_the_client_cannot_read_are_recognized(tmp_path: Path) -> None:
+    """Those kinds need Google's own library."""
     for kind, needed in {
         "service_account": None,
         "authorized_user": None,
@@ -91,14 +91,14 @@ def test_kinds_of_credentials_files_that_the_client_cannot_read_are_known(tmp_pa
         ({"endpoint": "h"}, "http://"),
     ],
 )
-def test_what_contradicts_itself_is_refused(options: dict[str, Any], words: str) -> None:
-    """With what would fit."""
+def test_contradictory_options_are_refused(options: dict[str, Any], words: str) -> None:
+    """The error says what would be accepted."""
     with pytest.raises(OptionError, match=words):
         gcs_settings(NOWHERE, options)
 
 
 def test_settings_show_no_secret() -> None:
-    """They may be printed."""
+    """Their `repr` can be printed."""
     for options in ({"token": "HIDDEN"}, {"service_account_key": "HIDDEN"}):
         assert "HIDDEN" not in repr(gcs_settings(NOWHERE, options))
     assert "HIDDEN" not in repr(gcs_settings({"GCS_KEY": "k", "GCS_SECRET": "HIDDEN"}))

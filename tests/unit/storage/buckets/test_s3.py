@@ -1,4 +1,4 @@
-"""What the environment says about reaching a bucket."""
+"""How options and environment combine for a bucket of S3."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import OptionError
-from streaming.storage.buckets.s3_settings import Identity, Keys, s3_settings
+from streaming.storage.buckets.s3_settings import AccessKeys, S3Identity, s3_settings
 from streaming.storage.settings import StoreSettings
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere"}
 
 
-def test_the_endpoint_of_the_predecessor_goes_first() -> None:
-    """Then the one for S3, then the one for all of AWS; none is AWS itself."""
+def test_the_predecessors_endpoint_wins() -> None:
+    """Next come the variable for S3, and that for all of AWS; without any, the endpoint is AWS itself."""
     urls = {
         "S3_ENDPOINT_URL": "http://a",
         "AWS_ENDPOINT_URL_S3": "https://b/",
@@ -37,31 +37,31 @@ def test_the_endpoint_of_the_predecessor_goes_first() -> None:
         s3_settings("bucket", KEYS | {"S3_ENDPOINT_URL": "localhost:9000"})
 
 
-def test_credentials_are_looked_for_where_aws_looks(tmp_path: Path) -> None:
-    """Each source counts only without those before it."""
+def test_credentials_are_looked_up_as_aws_does(tmp_path: Path) -> None:
+    """Each source counts only if those before it are absent."""
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws" / "credentials").write_text("[default]\n")
     home, empty = {"HOME": str(tmp_path)}, {"HOME": "/nowhere"}
     web = {"AWS_WEB_IDENTITY_TOKEN_FILE": "f", "AWS_ROLE_ARN": "r"}
     container = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "u"}
     cases = [
-        (KEYS | home | web | {"AWS_SKIP_SIGNATURE": "true"}, Identity.UNSIGNED),
-        (KEYS | home | web | {"AWS_PROFILE": "p"}, Identity.KEYS),
-        (home | web, Identity.WEB_IDENTITY),
-        (home | container, Identity.PROFILE),
-        (empty | {"AWS_PROFILE": "p"}, Identity.PROFILE),
-        (empty | {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / ".aws" / "credentials")}, Identity.PROFILE),
-        (empty | container, Identity.CONTAINER),
-        (empty, Identity.INSTANCE),
-        (empty | {"AWS_EC2_METADATA_DISABLED": "true"}, Identity.NOBODY),
-        (empty | {"AWS_ACCESS_KEY_ID": "half"}, Identity.INSTANCE),
+        (KEYS | home | web | {"AWS_SKIP_SIGNATURE": "true"}, S3Identity.UNSIGNED),
+        (KEYS | home | web | {"AWS_PROFILE": "p"}, S3Identity.KEYS),
+        (home | web, S3Identity.WEB_IDENTITY),
+        (home | container, S3Identity.PROFILE),
+        (empty | {"AWS_PROFILE": "p"}, S3Identity.PROFILE),
+        (empty | {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / ".aws" / "credentials")}, S3Identity.PROFILE),
+        (empty | container, S3Identity.CONTAINER),
+        (empty, S3Identity.INSTANCE),
+        (empty | {"AWS_EC2_METADATA_DISABLED": "true"}, S3Identity.NOBODY),
+        (empty | {"AWS_ACCESS_KEY_ID": "half"}, S3Identity.INSTANCE),
     ]
     for environment, expected in cases:
         assert s3_settings("bucket", environment).identity is expected, environment
 
 
 def test_other_variables_are_honoured() -> None:
-    """Regions, buckets whose reader pays, the ACL of what is uploaded."""
+    """They set regions, buckets whose requester pays, and the ACL of uploads."""
     environment = KEYS | {
         "AWS_DEFAULT_REGION": "eu-west-1",
         "MOSAICML_STREAMING_AWS_REQUESTER_PAYS": "one,two",
@@ -74,18 +74,22 @@ def test_other_variables_are_honoured() -> None:
     assert s3_settings("two", KEYS).region is None
 
 
-def test_options_go_before_the_environment() -> None:
-    """Keys of the environment are not mixed with those of the options, nor is its session token."""
+def test_options_win_over_the_environment() -> None:
+    """Neither keys nor a session token of the environment are mixed with keys of the options."""
     environment = KEYS | {"AWS_SESSION_TOKEN": "t", "AWS_REGION": "here", "S3_ENDPOINT_URL": "http://a"}
     options = {"access_key_id": "mine", "secret_access_key": "too", "region": "there", "endpoint": "https://b/"}
     settings = s3_settings("bucket", environment, options)
-    assert (settings.keys, settings.region, settings.endpoint) == (Keys("mine", "too", None), "there", "https://b")
-    assert settings.identity is Identity.OPTIONS
-    assert s3_settings("bucket", environment).keys == Keys("k", "s", "t")
+    assert (settings.keys, settings.region, settings.endpoint) == (
+        AccessKeys("mine", "too", None),
+        "there",
+        "https://b",
+    )
+    assert settings.identity is S3Identity.OPTIONS
+    assert s3_settings("bucket", environment).keys == AccessKeys("k", "s", "t")
     anonymous = s3_settings("bucket", environment, {"anonymous": True})
-    assert (anonymous.keys, anonymous.identity, anonymous.endpoint) == (None, Identity.ANONYMOUS, "http://a")
+    assert (anonymous.keys, anonymous.identity, anonymous.endpoint) == (None, S3Identity.ANONYMOUS, "http://a")
     profile = s3_settings("bucket", environment, {"profile": "p"})
-    assert (profile.keys, profile.identity, profile.profile) == (None, Identity.PROFILE, "p")
+    assert (profile.keys, profile.identity, profile.profile) == (None, S3Identity.PROFILE, "p")
     assert s3_settings("bucket", environment, {"requester_pays": True}).requester_pays
 
 
@@ -103,13 +107,13 @@ def test_options_go_before_the_environment() -> None:
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, str | bool]) -> None:
-    """Half a pair of keys is no pair."""
+    """So is half of a pair of keys."""
     with pytest.raises(OptionError, match="storage_options"):
         s3_settings("bucket", KEYS, options)
 
 
-def test_settings_hold_no_secret() -> None:
-    """They may be printed."""
+def test_settings_show_no_secret() -> None:
+    """Their `repr` can be printed."""
     secrets = {"AWS_SECRET_ACCESS_KEY": "SECRETVALUE", "AWS_SESSION_TOKEN": "SECRETVALUE"}
     assert "SECRETVALUE" not in repr(s3_settings("bucket", KEYS | secrets))
     assert "SECRETVALUE" not in repr(StoreSettings({"a": "SECRETVALUE"}, secrets, 1.0))

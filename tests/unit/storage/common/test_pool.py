@@ -1,4 +1,4 @@
-"""Connections that threads share one at a time."""
+"""The pool of connections, each used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 30.0
 
 @dataclass
 class Server:
-    """Counts its connections, of which it has at most so many."""
+    """A server that counts its connections and refuses more than a limit."""
 
     at_most: int = 1000
     is_down: bool = False
@@ -40,12 +40,12 @@ class Server:
         with self.lock:
             self.n_open -= 1
 
-    def pool(self, limit: int, *, patience_s: float = PATIENCE_S) -> Pool[int]:
+    def pool(self, limit: int, *, queue_timeout_s: float = PATIENCE_S) -> Pool[int]:
         return Pool(
             self.connect,
             limit=limit,
             place="tape://host",
-            patience_s=patience_s,
+            queue_timeout_s=queue_timeout_s,
             close=self.close,
             is_alive=lambda connection: connection not in self.broken,
             harmless=(ObjectMissingError,),
@@ -53,8 +53,8 @@ class Server:
 
 
 @pytest.mark.parametrize("at_most", [1000, 3, 1])
-def test_threads_share_what_there_is(at_most: int) -> None:
-    """Never more than allowed, by us or by the server; each by one thread at a time."""
+def test_threads_share_the_connections(at_most: int) -> None:
+    """There are never more than the pool or the server allows, and one thread at a time uses each."""
     server = Server(at_most=at_most)
     pool, used = server.pool(5), set[int]()
     lock = threading.Lock()
@@ -72,9 +72,9 @@ def test_threads_share_what_there_is(at_most: int) -> None:
     assert server.most <= min(5, at_most)
 
 
-def test_who_waits_too_long_is_told() -> None:
-    """As of a busy store; what is given back is there for the next."""
-    pool = Server().pool(2, patience_s=0.1)
+def test_a_long_wait_ends_in_an_error() -> None:
+    """The error is that of a busy store. A connection that is given back serves the next call."""
+    pool = Server().pool(2, queue_timeout_s=0.1)
     first, _ = pool.take(), pool.take()
     with pytest.raises(StoreBusyError, match="none of 2 connections"):
         pool.take()
@@ -82,10 +82,10 @@ def test_who_waits_too_long_is_told() -> None:
     assert pool.take() == first
 
 
-def test_a_server_that_is_down_is_no_queue() -> None:
-    """With nobody to wait for, the refusal is the answer; when it is back, all may come again."""
+def test_a_server_that_is_down_is_not_waited_for() -> None:
+    """Without other connections to wait for, the refusal is raised; once the server is back, the old limit holds."""
     server = Server(at_most=1)
-    pool = server.pool(3, patience_s=0.1)
+    pool = server.pool(3, queue_timeout_s=0.1)
     only = pool.take()
     with pytest.raises(StoreBusyError):
         pool.take()
@@ -97,8 +97,8 @@ def test_a_server_that_is_down_is_no_queue() -> None:
     assert len({pool.take() for _ in range(3)}) == 3
 
 
-def test_what_broke_at_rest_is_replaced() -> None:
-    """And what broke in use is dropped; a harmless error leaves it whole."""
+def test_a_connection_that_broke_at_rest_is_replaced() -> None:
+    """One that broke in use is dropped; a harmless error leaves it usable."""
     server = Server()
     pool, made = server.pool(1), itertools.count(1)
 
@@ -120,8 +120,8 @@ def test_what_broke_at_rest_is_replaced() -> None:
     assert server.n_open == 1
 
 
-def test_settings_that_are_wrong_take_no_place() -> None:
-    """A pool of one can still be used by who comes next."""
+def test_a_failed_log_in_takes_no_place() -> None:
+    """A pool of one still serves the next call."""
     answers = iter([ValueError("no such user")])
 
     def connect() -> int:
@@ -129,7 +129,7 @@ def test_settings_that_are_wrong_take_no_place() -> None:
             raise error
         return 7
 
-    pool = Pool(connect, limit=1, place="tape://host", patience_s=0.1, close=lambda _: None)
+    pool = Pool(connect, limit=1, place="tape://host", queue_timeout_s=0.1, close=lambda _: None)
     with pytest.raises(ValueError, match="user"):
         pool.take()
     assert pool.take() == 7

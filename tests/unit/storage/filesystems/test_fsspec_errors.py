@@ -1,4 +1,4 @@
-"""Errors of file systems of fsspec, whose clients have each their own."""
+"""Diagnosis of errors of fsspec's file systems, each of which has its own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from streaming.errors import (
     StoreBusyError,
     StoreUnreachableError,
 )
-from streaming.storage.common.meaning import Asked
-from streaming.storage.filesystems.fsspec_errors import meaning_of_error
+from streaming.storage.common.diagnosis import Access
+from streaming.storage.filesystems.fsspec_errors import diagnose_error
 
-ASKED = Asked("tape://a", "tape://", "storage_options: none", has_credentials=False)
+ACCESS = Access("tape://a", "tape://", "storage_options: none", has_credentials=False)
 
 
 class ClientResponseError(Exception):
-    """As of a client of HTTP."""
+    """An error like that of an HTTP client."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")
@@ -49,8 +49,8 @@ class ClientResponseError(Exception):
         (ValueError("a"), StorageError),
     ],
 )
-def test_an_error_is_what_it_says_of_itself(error: Exception, kind: type[StorageError]) -> None:
-    """A status of HTTP, a builtin; what a client of the network raises is worth another try."""
-    found = meaning_of_error(error, ASKED).error("a", ASKED)
+def test_an_error_is_diagnosed_by_its_status_or_kind(error: Exception, kind: type[StorageError]) -> None:
+    """It is diagnosed by HTTP status or builtin kind; another error of a network client is worth another attempt."""
+    found = diagnose_error(error, ACCESS).error("a", ACCESS)
     assert type(found) is kind
     assert "tape://a/a" in str(found)

@@ -1,4 +1,4 @@
-"""What headers say, and how a URL is made."""
+"""HTTP headers, and URLs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ from streaming.storage.web.answers import Body, body_of, condition_for, retry_af
         (206, {"Content-Type": "multipart/byteranges; boundary=x"}, None),
     ],
 )
-def test_an_answer_says_what_it_brings_or_contradicts_itself(
-    status: int, headers: dict[str, str], expected: Body | None
-) -> None:
-    """Nothing is guessed."""
+def test_headers_say_which_bytes_an_answer_brings(status: int, headers: dict[str, str], expected: Body | None) -> None:
+    """Contradictory headers give None."""
     assert body_of(status, headers) == expected
 
 
-def test_a_version_can_be_asked_for_unless_it_is_weak() -> None:
-    """An ETag, else a date."""
+def test_a_version_can_be_requested_unless_it_is_weak() -> None:
+    """The version is an ETag, else a date."""
     assert version_of({"ETag": '"x"', "Last-Modified": "d"}) == '"x"'
     assert version_of({"Last-Modified": "d"}) == "d"
     assert version_of({}) is None
@@ -44,14 +42,14 @@ def test_a_version_can_be_asked_for_unless_it_is_weak() -> None:
 
 @given(wait_s=st.integers(0, 10**6), now_s=st.integers(0, 2 * 10**9))
 def test_retry_after_is_seconds_or_a_date(wait_s: int, now_s: int) -> None:
-    """Both mean the same wait."""
+    """Both forms give the same wait."""
     assert retry_after_s({"Retry-After": str(wait_s)}, now_s) == wait_s
     assert retry_after_s({"Retry-After": email.utils.formatdate(now_s + wait_s, usegmt=True)}, now_s) == wait_s
 
 
 @pytest.mark.parametrize("said", ["", "soon", "-3", "1.5 s", "Wed, 99 Oct 2015"])
-def test_a_wait_that_makes_no_sense_is_none(said: str) -> None:
-    """Nor is a past date a wait."""
+def test_a_senseless_wait_is_none(said: str) -> None:
+    """A date in the past is no wait either."""
     assert retry_after_s({"Retry-After": said}, 0.0) is None
     assert retry_after_s({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 2e9) == 0.0
 
@@ -71,5 +69,5 @@ def test_a_wait_that_makes_no_sense_is_none(said: str) -> None:
     ],
 )
 def test_a_url_keeps_its_escapes_and_a_name_is_escaped(base: str, name: str, query: str, expected: str) -> None:
-    """A URL is written as in a browser; a name stands for itself."""
+    """A base URL is written as in a browser; in a name every special character is literal."""
     assert url_of(base, name, query) == expected

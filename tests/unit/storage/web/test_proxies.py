@@ -1,4 +1,4 @@
-"""Which way a URL takes."""
+"""Proxies: which requests go through one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from streaming.storage.web.proxies import is_excluded, proxy_for
         ("http://h/x", {"proxy": "http://o:1", "no_proxy": "h"}, {}, None),
     ],
 )
-def test_the_way_is_direct_or_through_a_proxy(
+def test_a_request_goes_directly_or_through_a_proxy(
     url: str, options: dict[str, str], environment: dict[str, str], expected: str | None
 ) -> None:
-    """Options first, then the variables that everybody reads."""
+    """Options come first, then the common variables."""
     assert proxy_for(url, options, environment) == expected
 
 
@@ -48,5 +48,5 @@ def test_the_way_is_direct_or_through_a_proxy(
     ],
 )
 def test_a_list_of_exceptions_covers_a_host_or_not(host: str, port: int | None, excluded: str, expected: bool) -> None:
-    """Names, suffixes, ports, networks."""
+    """Entries are names, suffixes, ports and networks."""
     assert is_excluded(host, port, excluded) is expected

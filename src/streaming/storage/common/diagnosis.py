@@ -1,6 +1,6 @@
 """What a store's refusal means: from status and error code to the kinds of `streaming.errors`. Pure.
 
-All stores that speak HTTP are judged here, so that the same answer means the same whoever's client received it.
+Every store that speaks HTTP is judged here, so one answer means one thing, whichever client received it.
 """
 
 from __future__ import annotations
@@ -56,41 +56,41 @@ _MOVED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Where a store is asked, and as whom; for messages, so without secrets."""
+class Access:
+    """Where a store is reached, and as whom. Holds no secrets: it is for messages."""
 
-    place: str  # the URL of what names are below
+    place: str  # the URL that names are relative to
     endpoint: str
     identity: str  # completes "asked with …"
     has_credentials: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a store said instead of what was asked for."""
+class Refusal:
+    """An HTTP answer that is an error: its status, and what its body says."""
 
     status: int
-    code: str = ""  # of its error body
+    code: str = ""
     message: str = ""
-    region: str = ""  # where it says that the bucket is
+    region: str = ""  # where the bucket is, if the store says so
     retry_after_s: float | None = None
 
     @property
     def shown(self) -> str:
-        """As much of it as helps."""
+        """For messages: status, code and message."""
         said = ": ".join(text for text in (self.code, self.message.strip()) if text)
         return f"the store answered {self.status}{f' ({said})' if said else ''}"
 
 
-def read_answer(
+def read_refusal(
     status: int, body: str, *, headers: Mapping[str, str] | None = None, retry_after_s: float | None = None
-) -> Answer:
-    """The answer with this status, whose body (or its beginning) says why; else headers, as the Hugging Face hub's."""
+) -> Refusal:
+    """Read the reason from (the beginning of) a body in XML or JSON, else from headers of the Hugging Face hub."""
     headers = headers or {}
     message = " ".join(text for text in (_first(_MESSAGE_IN, body), _first(_DETAIL_IN, body)) if text)
     code = _first(_CODE_IN, body) or headers.get("X-Error-Code", "")
     message = message or headers.get("X-Error-Message", "")
-    return Answer(status, code, message, _first(_REGION_IN, body), retry_after_s)
+    return Refusal(status, code, message, _first(_REGION_IN, body), retry_after_s)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
@@ -99,8 +99,8 @@ def _first(pattern: re.Pattern[str], text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """The kind of an error, what happened, and what to check."""
+class Diagnosis:
+    """An error to raise: its kind, what happened, and what the user should check."""
 
     kind: type[StorageError]
     what: str
@@ -108,75 +108,75 @@ class Meaning:
     is_throttled: bool = False
     retry_after_s: float | None = None
 
-    def error(self, name: str, asked: Asked) -> StorageError:
-        """The error to raise for the object `name`."""
-        shown = f"{asked.place.rstrip('/')}/{name}" if name else asked.place
-        error = self.kind(f"{shown}: {self.what}. Asked at {asked.endpoint} with {asked.identity}; {self.check}")
+    def error(self, name: str, access: Access) -> StorageError:
+        """Make the error for the object `name`; "" is the whole place."""
+        shown = f"{access.place.rstrip('/')}/{name}" if name else access.place
+        error = self.kind(f"{shown}: {self.what}. Asked at {access.endpoint} with {access.identity}; {self.check}")
         if isinstance(error, StoreBusyError):
             error.is_throttled, error.retry_after_s = self.is_throttled, self.retry_after_s
         return error
 
 
-def meaning_of(answer: Answer, *, has_credentials: bool) -> Meaning:
-    """What this answer means for who asked."""
-    status, code = answer.status, answer.code
-    if status == 429 or code in _THROTTLED or (status == 503 and answer.retry_after_s is not None):
+def diagnose(refusal: Refusal, *, has_credentials: bool) -> Diagnosis:
+    """Say what a refusal means for a request with or without credentials."""
+    status, code = refusal.status, refusal.code
+    if status == 429 or code in _THROTTLED or (status == 503 and refusal.retry_after_s is not None):
         check = "ask it less often: fewer jobs at once, larger shards"
-        return Meaning(StoreBusyError, f"{answer.shown}: it asks to slow down", check, True, answer.retry_after_s)
+        return Diagnosis(StoreBusyError, f"{refusal.shown}: it asks to slow down", check, True, refusal.retry_after_s)
     if code in _MOVED or status in (301, 302, 303, 307, 308):
-        return _moved(answer)
-    if code in _EXPIRED or (status in (400, 401, 403) and _EXPIRED_WORDS.search(answer.message)):
-        return Meaning(CredentialsExpiredError, f"{answer.shown}: these credentials have expired", "renew them")
+        return _moved(refusal)
+    if code in _EXPIRED or (status in (400, 401, 403) and _EXPIRED_WORDS.search(refusal.message)):
+        return Diagnosis(CredentialsExpiredError, f"{refusal.shown}: these credentials have expired", "renew them")
     if code in _NO_BUCKET:
-        return Meaning(
+        return Diagnosis(
             ObjectMissingError,
-            f"{answer.shown}: there is no such bucket",
+            f"{refusal.shown}: there is no such bucket",
             "check the bucket's name and the endpoint",
         )
     if status in (404, 410):
         check = "check the path; without the right to list, a store hides what it has"
-        return Meaning(ObjectMissingError, answer.shown, check)
+        return Diagnosis(ObjectMissingError, refusal.shown, check)
     if status in (401, 403, 407):
-        return _forbidden(answer, has_credentials)
+        return _forbidden(refusal, has_credentials)
     if status in (412, 416):
-        return Meaning(
+        return Diagnosis(
             TransferDamagedError,
-            f"{answer.shown}: the object changed while it was read, or is shorter than its index says",
+            f"{refusal.shown}: the object changed while it was read, or is shorter than its index says",
             "check who writes to it",
         )
     if status in (405, 501):
-        return Meaning(StoreCannotError, f"{answer.shown}: it does no such thing", "check that it takes uploads")
+        return Diagnosis(StoreCannotError, f"{refusal.shown}: it does no such thing", "check that it takes uploads")
     if status == 408 or status >= 500 or code in _BUSY:
-        return Meaning(StoreBusyError, answer.shown, "the store is broken or overloaded; try later")
-    return Meaning(StorageError, answer.shown, "check the path and the endpoint")
+        return Diagnosis(StoreBusyError, refusal.shown, "the store is broken or overloaded; try later")
+    return Diagnosis(StorageError, refusal.shown, "check the path and the endpoint")
 
 
-def _moved(answer: Answer) -> Meaning:
-    where = f", namely {answer.region!r}" if answer.region else ""
-    return Meaning(
+def _moved(refusal: Refusal) -> Diagnosis:
+    where = f", namely {refusal.region!r}" if refusal.region else ""
+    return Diagnosis(
         StoreMovedError,
-        f"{answer.shown}: the bucket is in another region{where}, or behind another endpoint",
+        f"{refusal.shown}: the bucket is in another region{where}, or behind another endpoint",
         "set AWS_REGION, or `region` in storage_options, to the bucket's region; else check the endpoint",
     )
 
 
-def _forbidden(answer: Answer, has_credentials: bool) -> Meaning:
-    if answer.status == 407:
-        return Meaning(StoreUnreachableError, f"{answer.shown}: the proxy wants a user", "check the proxy's URL")
-    if answer.code == "RequestTimeTooSkewed":
-        return Meaning(ObjectForbiddenError, answer.shown, "check this machine's clock")
-    if answer.status == 401 and has_credentials:  # no store says more; renewing is worth one try
-        return Meaning(
-            CredentialsExpiredError, f"{answer.shown}: it does not take these credentials", "check or renew them"
+def _forbidden(refusal: Refusal, has_credentials: bool) -> Diagnosis:
+    if refusal.status == 407:
+        return Diagnosis(StoreUnreachableError, f"{refusal.shown}: the proxy wants a user", "check the proxy's URL")
+    if refusal.code == "RequestTimeTooSkewed":
+        return Diagnosis(ObjectForbiddenError, refusal.shown, "check this machine's clock")
+    if refusal.status == 401 and has_credentials:  # no store says more; renewing is worth one try
+        return Diagnosis(
+            CredentialsExpiredError, f"{refusal.shown}: it does not take these credentials", "check or renew them"
         )
-    return Meaning(ObjectForbiddenError, answer.shown, "check these credentials and the bucket's policy")
+    return Diagnosis(ObjectForbiddenError, refusal.shown, "check these credentials and the bucket's policy")
 
 
-def unreachable(what: str) -> Meaning:
-    """No answer came."""
-    return Meaning(StoreUnreachableError, what, CHECK_NETWORK)
+def unreachable(what: str) -> Diagnosis:
+    """Diagnose that no answer came; `what` says why."""
+    return Diagnosis(StoreUnreachableError, what, CHECK_NETWORK)
 
 
-def broken_off() -> Meaning:
-    """An answer ended too soon."""
-    return Meaning(TransferDamagedError, "the connection broke before all bytes had come", CHECK_NETWORK)
+def broken_off() -> Diagnosis:
+    """Diagnose that an answer ended before all of its bytes had come."""
+    return Diagnosis(TransferDamagedError, "the connection broke before all bytes had come", CHECK_NETWORK)

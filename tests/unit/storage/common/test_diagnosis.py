@@ -1,4 +1,4 @@
-"""What an answer means."""
+"""The diagnosis of refusals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from streaming.errors import (
     StoreMovedError,
     TransferDamagedError,
 )
-from streaming.storage.common.meaning import Answer, Asked, meaning_of, read_answer
+from streaming.storage.common.diagnosis import Access, Refusal, diagnose, read_refusal
 
 SAS_OVER = "<AuthenticationErrorDetail>Signature not valid in the specified time frame</AuthenticationErrorDetail>"
-ASKED = Asked("s3://bucket/prefix", "http://endpoint:9000", "the keys of somebody", has_credentials=True)
+ACCESS = Access("s3://bucket/prefix", "http://endpoint:9000", "the keys of somebody", has_credentials=True)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ ASKED = Asked("s3://bucket/prefix", "http://endpoint:9000", "the keys of somebod
         (418, "", StorageError),
     ],
 )
-def test_each_answer_is_of_one_kind(status: int, body: str, kind: type[StorageError]) -> None:
-    """And none of these is a request to slow down."""
-    meaning = meaning_of(read_answer(status, body), has_credentials=True)
-    assert (meaning.kind, meaning.is_throttled) == (kind, False)
+def test_each_refusal_has_one_kind(status: int, body: str, kind: type[StorageError]) -> None:
+    """None of these is a request to slow down."""
+    diagnosis = diagnose(read_refusal(status, body), has_credentials=True)
+    assert (diagnosis.kind, diagnosis.is_throttled) == (kind, False)
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def test_each_answer_is_of_one_kind(status: int, body: str, kind: type[StorageEr
         (400, "<Code>ThrottlingException</Code>", None),
     ],
 )
-def test_a_request_to_slow_down_is_known_in_every_dialect(status: int, body: str, wait_s: float | None) -> None:
-    """With how long to wait, where it is said."""
-    meaning = meaning_of(read_answer(status, body, retry_after_s=wait_s), has_credentials=True)
-    error = meaning.error("key", ASKED)
+def test_a_request_to_slow_down_is_recognized_in_every_dialect(status: int, body: str, wait_s: float | None) -> None:
+    """The error has the time to wait, if the store states one."""
+    diagnosis = diagnose(read_refusal(status, body, retry_after_s=wait_s), has_credentials=True)
+    error = diagnosis.error("key", ACCESS)
     assert isinstance(error, StoreBusyError)
     assert (error.is_throttled, error.retry_after_s) == (True, wait_s)
 
 
 @pytest.mark.parametrize("status", [301, 401, 403, 404, 412, 429, 500])
-def test_every_error_names_what_where_and_as_whom(status: int) -> None:
-    """And what to check."""
-    said = str(meaning_of(Answer(status), has_credentials=True).error("some key", ASKED))
+def test_every_error_names_object_endpoint_and_credentials(status: int) -> None:
+    """And it says what to check."""
+    said = str(diagnose(Refusal(status), has_credentials=True).error("some key", ACCESS))
     for words in ("s3://bucket/prefix/some key", "http://endpoint:9000", "the keys of somebody", str(status)):
         assert words in said
     assert said.rpartition(";")[2].strip()
 
 
-def test_who_asks_without_credentials_has_none_to_renew() -> None:
-    """A 401 is then a refusal like any other."""
-    assert meaning_of(Answer(401), has_credentials=False).kind is ObjectForbiddenError
+def test_requests_without_credentials_have_none_to_renew() -> None:
+    """For them a 401 is a refusal like any other."""
+    assert diagnose(Refusal(401), has_credentials=False).kind is ObjectForbiddenError

@@ -1,4 +1,4 @@
-"""A part of a store as a store."""
+"""A prefix of a store as a store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from streaming.storage.store import Content, ObjectFacts, Part, Store
 
 
-class Below:
-    """The objects below a prefix of a store: a thousand streams of one bucket share its client and connections."""
+class PrefixStore:
+    """The objects below a prefix of another store, so that all streams of one bucket share its client."""
 
     def __init__(self, whole: Store, prefix: str) -> None:
         self._whole, self._prefix = whole, f"{prefix}/"

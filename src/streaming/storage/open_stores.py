@@ -1,4 +1,4 @@
-"""URL → store. Only the fetcher's process opens one: stores of the network must not live in a process that forks."""
+"""From URL to store. Only the fetcher opens stores: their network clients must not live in a process that forks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from streaming.errors import OptionError
-from streaming.storage.below import Below
 from streaming.storage.local import FolderStore
+from streaming.storage.prefix import PrefixStore
 from streaming.storage.registry import load_opener
 from streaming.storage.schemes import scheme_named
 from streaming.storage.settings import Opener, StoreSettings
 from streaming.storage.store import Store
 from streaming.storage.url import Bucket, Folder, Location
 
-__all__ = ["Opener", "StoreSettings", "Stores", "open_store"]
-
 _UPLOAD_S: Final = 300.0  # for one part of an upload, whose time-out counts the sending too
-_N_OPEN: Final = 512  # credentials that are renewed every hour must not pile up old stores
+_N_OPEN: Final = 512  # credentials that are renewed every hour open new stores: old ones are let go
 
 
 def open_store(location: Location, settings: StoreSettings) -> Store:
-    """The store at `location`. Raises OptionError or MissingExtraError for what cannot be honoured."""
+    """Open the store at `location`. Raises OptionError for wrong settings, MissingExtraError for a missing package."""
     if isinstance(location, Folder):
         if settings.options:
             raise OptionError(f"storage_options: {location.shown!r} is a folder, which takes none")
@@ -41,20 +39,20 @@ def open_store(location: Location, settings: StoreSettings) -> Store:
 
 
 class Stores:
-    """Owns the stores that are open, one per remote and settings, for the life of the process. Thread-safe."""
+    """Owns the open stores of a process, one per remote and settings. Thread-safe."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` None: this process's, as it is now."""
+        """`environment` None takes a copy of this process's."""
         self._environment = dict(os.environ if environment is None else environment)
         self._lock = threading.Lock()
         self._stores: OrderedDict[tuple[Location, float, bool, bytes], Store] = OrderedDict()
 
     def open(self, remote: Location, timeout_s: float, options: Mapping[str, Any] | None = None) -> Store:
-        """The store at `remote`, which gives up when nothing has come for a share of `timeout_s`."""
+        """Return the store at `remote`; its requests fail when nothing has come for a share of `timeout_s`."""
         return self._open(remote, StoreSettings(options or {}, self._environment, timeout_s))
 
     def open_for_uploads(self, remote: Location, options: Mapping[str, Any] | None = None) -> Store:
-        """The store at `remote` for `put`."""
+        """Return the store at `remote` for `put`."""
         return self._open(remote, StoreSettings(options or {}, self._environment, _UPLOAD_S, for_uploads=True))
 
     def _open(self, remote: Location, settings: StoreSettings) -> Store:
@@ -75,10 +73,10 @@ class Stores:
         if isinstance(remote, Bucket) and remote.prefix:
             row = scheme_named(remote.scheme)
             if row is not None and row.is_shared:
-                return Below(self._open(replace(remote, prefix=""), settings), remote.prefix)
+                return PrefixStore(self._open(replace(remote, prefix=""), settings), remote.prefix)
         return open_store(remote, settings)
 
 
 def _digest(options: Mapping[str, Any]) -> bytes:
-    """What tells options apart; no secret can be read from it."""
+    """Return a key that differs between options and reveals no secret of theirs."""
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).digest() if options else b""

@@ -1,4 +1,4 @@
-"""Alibaba's OSS and Cloudflare's R2 are S3 in other words; SeaweedFS in their place."""
+"""Alibaba's OSS and Cloudflare's R2 speak S3's protocol; SeaweedFS takes their place."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from streaming.errors import ObjectForbiddenError, OptionError
-from streaming.storage.buckets.s3_alikes import S3Alike, oss, r2
-from streaming.storage.connect import Stores
+from streaming.storage.buckets.s3_services import S3Service, oss, r2
+from streaming.storage.open_stores import Stores
 from streaming.storage.store import Store
+from streaming.storage.url import parse_remote
 from streaming.testing.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from streaming.testing.store_contract import StoreContract
 from support.http_double import HttpDouble, Reply, Request
@@ -26,7 +27,7 @@ def s3() -> Iterator[S3Server]:
 
 
 class TestOss(StoreContract):
-    """oss:// with its variables; SeaweedFS does not take a bucket in the host's name."""
+    """oss:// with its variables, but with the bucket in the path, as SeaweedFS demands."""
 
     @pytest.fixture
     def store(self, s3: S3Server) -> Store:
@@ -37,7 +38,7 @@ class TestOss(StoreContract):
             "NO_PROXY": "127.0.0.1",
         }
         remote = f"oss://{s3.bucket}/place {next(_numbers)}"
-        return Stores(variables).open(remote, 20.0, {"virtual_hosted_style": False})
+        return Stores(variables).open(parse_remote(remote), 20.0, {"virtual_hosted_style": False})
 
 
 class TestR2(StoreContract):
@@ -51,33 +52,33 @@ class TestR2(StoreContract):
             "R2_SECRET_ACCESS_KEY": SECRET_KEY,
             "NO_PROXY": "127.0.0.1",
         }
-        return Stores(variables).open(f"r2://{s3.bucket}/place {next(_numbers)}", 20.0)
+        return Stores(variables).open(parse_remote(f"r2://{s3.bucket}/place {next(_numbers)}"), 20.0)
 
 
 class Anything(HttpDouble):
-    """A proxy in whose answer every object is there."""
+    """A proxy that answers as if every object existed."""
 
     def answer(self, request: Request) -> Reply:
         moment = "Wed, 21 Oct 2015 07:28:00 GMT"
         return Reply(200, b"abc", {"ETag": '"1"', "Last-Modified": moment})
 
 
-def test_oss_is_asked_at_the_buckets_own_host() -> None:
-    """It takes no other requests; seen by a proxy."""
+def test_oss_requests_go_to_the_buckets_host() -> None:
+    """OSS takes no other requests. A proxy sees the host."""
     with Anything.started() as proxy:
         variables = {"OSS_ACCESS_KEY_ID": "k", "OSS_ACCESS_KEY_SECRET": "s"}
         options = {"proxy": proxy.url, "endpoint": "http://s3.oss-cn-beijing.aliyuncs.com"}
-        assert Stores(variables).open("oss://my-bucket/p", 20.0, options).head("a").n_bytes == 3
+        assert Stores(variables).open(parse_remote("oss://my-bucket/p"), 20.0, options).head("a").n_bytes == 3
         (request,) = proxy.requests
     assert request.raw_path == "http://my-bucket.s3.oss-cn-beijing.aliyuncs.com/p/a"
     assert "/cn-beijing/s3/aws4_request" in request.headers["Authorization"]
 
 
-def test_endpoints_are_found_where_users_say_them() -> None:
-    """Options, the service's variables, then (R2) the AWS variables that its pages tell to set."""
+def test_endpoints_come_from_options_and_variables() -> None:
+    """Options come first, then the service's variables, and for R2 the AWS variables of its documentation."""
 
-    def found(alike: S3Alike) -> tuple[str, str]:
-        return alike.endpoint, alike.region
+    def found(service: S3Service) -> tuple[str, str]:
+        return service.endpoint, service.region
 
     assert found(oss({}, {"OSS_REGION": "cn-hangzhou"})) == ("https://s3.oss-cn-hangzhou.aliyuncs.com", "cn-hangzhou")
     assert found(oss({"region": "oss-cn-hangzhou"}, {}))[0] == "https://s3.oss-cn-hangzhou.aliyuncs.com"
@@ -95,13 +96,15 @@ def test_endpoints_are_found_where_users_say_them() -> None:
             ask({"endpoint": "x"}, {})
 
 
-def test_keys_are_found_where_users_say_them(s3: S3Server) -> None:
-    """Options before variables; errors say which were taken, and never their values."""
+def test_keys_come_from_options_and_variables(s3: S3Server) -> None:
+    """Options win over variables; errors say which keys were used, but never their values."""
 
     def identity(remote: str, variables: dict[str, str], **options: Any) -> str:
         asked = {"endpoint": s3.endpoint, "virtual_hosted_style": False, **options}
         with pytest.raises(ObjectForbiddenError) as caught:
-            Stores(variables | {"NO_PROXY": "127.0.0.1"}).open(f"{remote}://{s3.bucket}/p", 20.0, asked).head("a")
+            Stores(variables | {"NO_PROXY": "127.0.0.1"}).open(
+                parse_remote(f"{remote}://{s3.bucket}/p"), 20.0, asked
+            ).head("a")
         assert "not-to-be-seen" not in str(caught.value)
         return str(caught.value)
 
@@ -117,4 +120,4 @@ def test_keys_are_found_where_users_say_them(s3: S3Server) -> None:
     assert "`anonymous`" in identity("r2", {}, anonymous=True)
     for wrong in ({"access_key_id": "k"}, mine | {"anonymous": True}):
         with pytest.raises(OptionError):
-            Stores({}).open("r2://b/p", 1.0, {"endpoint": s3.endpoint, **wrong})
+            Stores({}).open(parse_remote("r2://b/p"), 1.0, {"endpoint": s3.endpoint, **wrong})

@@ -1,0 +1,28 @@
+"""Where errors of a client library, or of the system, become errors of this package."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from streaming.errors import StorageError, StreamingError
+
+
+@contextlib.contextmanager
+def translating_errors(
+    translate: Callable[[Exception], StorageError | None], *, shows_cause: bool = True
+) -> Iterator[None]:
+    """Run a block whose errors are raised as what `translate` makes of them.
+
+    This package's own errors pass unchanged, and so do those for which `translate` gives None. `shows_cause=False` is
+    for libraries whose errors run over a page and say nothing that the translation does not.
+    """
+    try:
+        yield
+    except StreamingError:
+        raise
+    except Exception as error:
+        translated = translate(error)
+        if translated is None:
+            raise
+        raise translated from (error if shows_cause else None)

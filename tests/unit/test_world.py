@@ -49,7 +49,7 @@ def test_a_batch_script_under_slurm_is_one_process() -> None:
 
 def test_a_bare_process_is_alone_and_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
     """Without any launcher: rank 0 of 1, with one warning in the life of the process."""
-    module._told.clear()
+    module._said_once.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
         assert [World.detect({}).num_ranks for _ in range(3)] == [1, 1, 1]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -58,9 +58,9 @@ def test_a_bare_process_is_alone_and_told_so_once(caplog: pytest.LogCaptureFixtu
 
 def test_who_only_looks_ahead_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """What is found before it counts may be wrong: a process group may still be initialised."""
-    module._told.clear()
+    module._said_once.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
-        assert World.detect({}, is_told=False).num_ranks == 1
+        assert World.detect({}, is_logged=False).num_ranks == 1
         assert not caplog.records
         World.detect({})
     assert len(caplog.records) == 1
@@ -68,7 +68,7 @@ def test_who_only_looks_ahead_is_told_nothing(caplog: pytest.LogCaptureFixture) 
 
 def test_the_first_line_says_where_the_rank_came_from(caplog: pytest.LogCaptureFixture) -> None:
     """Rank, world size and their source are logged when they are found."""
-    module._told.clear()
+    module._said_once.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
         World.detect(TORCHRUN)
     assert "rank 5 of 8" in caplog.text

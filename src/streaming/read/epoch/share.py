@@ -17,7 +17,7 @@ from streaming.read.epoch.read_ahead import Horizon, ListRules, ReadAhead
 from streaming.read.epoch.segments import Planning, segments
 from streaming.read.shards.sample_store import SampleStore
 from streaming.read.streams.cache_limit import CacheRoom
-from streaming.read.telemetry.at_start import first_samples_shown
+from streaming.read.telemetry.progress_bar import first_samples_shown
 
 
 @dataclass(frozen=True, slots=True)

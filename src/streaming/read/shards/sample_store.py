@@ -24,9 +24,9 @@ from streaming.read.shards.side_files import SideFiles
 from streaming.read.streams.cache_limit import CacheRoom, checked_limit, disk_bytes, index_bytes
 from streaming.read.streams.indexes import StreamFiles, catalog_of, load_streams
 from streaming.read.streams.location import StreamLocation, config_of, own_folder
-from streaming.read.telemetry.at_start import indexes_shown
 from streaming.read.telemetry.counters import SharedCounters, Stopwatch
-from streaming.read.telemetry.waits import Waits
+from streaming.read.telemetry.progress_bar import indexes_shown
+from streaming.read.telemetry.wait_recorder import WaitRecorder
 
 _MAX_STAGED: Final = 1024  # samples that are read together
 _MAX_STAGED_BYTES: Final = 32 << 20
@@ -54,7 +54,7 @@ class SampleStore:
         is_shown: bool = False,
     ) -> None:
         counters = SharedCounters(len(locations))
-        waits = Waits(counters)
+        waits = WaitRecorder(counters)
         locations, client, streams = _loaded(
             locations, waits, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty, is_shown=is_shown
         )
@@ -71,7 +71,7 @@ class SampleStore:
         allow_unsafe_types: bool,
         limit_bytes: int | None,
         counters: SharedCounters,
-        waits: Waits,
+        waits: WaitRecorder,
     ) -> None:
         self._configuration = client, streams, allow_unsafe_types, limit_bytes, counters, waits
         self.client = client
@@ -204,7 +204,12 @@ class SampleStore:
 
 
 def _loaded(
-    locations: Sequence[StreamLocation], waits: Waits, *, allow_unsafe_types: bool, allow_empty: bool, is_shown: bool
+    locations: Sequence[StreamLocation],
+    waits: WaitRecorder,
+    *,
+    allow_unsafe_types: bool,
+    allow_empty: bool,
+    is_shown: bool,
 ) -> tuple[Sequence[StreamLocation], FetchClient, list[StreamFiles]]:
     """The indexes of all streams, each in a cache folder that holds no other remote's files, and their client."""
     for attempt in range(_MAX_TAKEN):
@@ -226,7 +231,7 @@ def _loaded(
     raise AssertionError("unreachable")
 
 
-def _client(locations: Sequence[StreamLocation], limit_bytes: int | None, waits: Waits) -> FetchClient:
+def _client(locations: Sequence[StreamLocation], limit_bytes: int | None, waits: WaitRecorder) -> FetchClient:
     """One client for all streams; its fetcher is at the root of the first that needs fetching."""
     root = next((location.root for location in locations if location.source is None), locations[0].root)
     providers = {

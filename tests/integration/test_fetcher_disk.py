@@ -6,10 +6,10 @@ import ctypes
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from streaming.errors import CacheWriteError, NoRoomError, ObjectMissingError
 from streaming.fetch.client import FetchClient

@@ -8,11 +8,10 @@ import operator
 import os
 import random
 import signal
-import threading
+import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from streaming.errors import FetchError
@@ -34,38 +33,42 @@ N_KILLS = 25
 N_WORKERS = 4
 
 
-def test_a_fetcher_killed_while_it_starts_is_started_again(tmp_path: Path, store: FaultyStore) -> None:
-    """Three in a row are killed at first sight, listening or not; five in a row are an error that says so."""
-    contents = store.fill("d", 4, 10_000)
+def dying_python(folder: Path, n_deaths: int) -> str:
+    """An interpreter that is killed as soon as it starts, the first `n_deaths` times. Each start adds a line."""
+    script, starts = folder / "python", folder / "starts"
+    folder.mkdir()
+    script.write_text(
+        f'#!/bin/sh\necho x >> "{starts}"\n'
+        f'if [ "$(wc -l < "{starts}")" -le {n_deaths} ]; then kill -9 $$; fi\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    script.chmod(0o755)
+    starts.touch()
+    return str(script)
 
-    def kill_at_first_sight(cache: Path, n_kills: int) -> threading.Thread:
-        def run() -> None:
-            seen: set[int] = set()
-            while len(seen) < n_kills and not over.is_set():
-                for process in fetchers_of(cache):
-                    if process.pid not in seen:
-                        with contextlib.suppress(psutil.Error):
-                            process.kill()
-                        seen.add(process.pid)
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
+@pytest.mark.parametrize("n_deaths", [1, 4])
+def test_a_fetcher_killed_while_it_starts_is_started_again(
+    tmp_path: Path, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, n_deaths: int
+) -> None:
+    """Up to four in a row."""
+    (whole,) = store.fill("d", 1, 10_000)
+    monkeypatch.setattr(sys, "executable", dying_python(tmp_path / "bin", n_deaths))
+    with client_of("s3://bkt/d", tmp_path / "cache") as client:
+        assert Path(client.wait(FileRequest(0, "0", 10_000))).read_bytes() == whole
+        assert client.n_launched == n_deaths + 1
+    assert (tmp_path / "bin" / "starts").read_text().count("x") == n_deaths + 1
 
-    over = threading.Event()
-    for number, need in enumerate([FileRequest(0, str(number), 10_000) for number in range(4)]):
-        cache = tmp_path / str(number)
-        killer = kill_at_first_sight(cache, 3)
-        with client_of("s3://bkt/d", cache) as client:
-            assert Path(client.wait(need)).read_bytes() == contents[number]
-        over.set()
-        killer.join()
-        over.clear()
-    killer = kill_at_first_sight(tmp_path / "hopeless", 1_000)
-    with client_of("s3://bkt/d", tmp_path / "hopeless") as client, pytest.raises(FetchError, match="5 times"):
+
+def test_fetchers_that_are_always_killed_at_their_start_are_an_error(
+    tmp_path: Path, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five in a row, and it says so."""
+    store.fill("d", 1, 10_000)
+    monkeypatch.setattr(sys, "executable", dying_python(tmp_path / "bin", 1_000))
+    with client_of("s3://bkt/d", tmp_path / "cache") as client, pytest.raises(FetchError, match="5 times"):
         client.wait(FileRequest(0, "0", 10_000))
-    over.set()
-    killer.join()
+    assert (tmp_path / "bin" / "starts").read_text().count("x") == 5
 
 
 def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultyStore) -> None:

@@ -118,7 +118,7 @@ def test_the_smallest_limit_holds_while_its_job_lives(tmp_path: Path, store: Fau
             small.hold()
             wait_until("it has shrunk", lambda: bytes_in(tmp_path) <= 3 * N_BYTES + n_index)
             small.announce("r", needs[8:])
-            wait_until("nothing moves", lambda: small.progress()["moving"] == 0)
+            wait_until("nothing moves", lambda: small.status()["moving"] == 0)
             assert bytes_in(tmp_path) <= 3 * N_BYTES + n_index
         wait_until("ten have come again", lambda: len(names_in(tmp_path)) == 11)
 

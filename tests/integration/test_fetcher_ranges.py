@@ -7,15 +7,15 @@ import random
 import signal
 import threading
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from streaming.cache.files import table_name
 from streaming.errors import FetchError, StorageError, TransferDamagedError
 from streaming.fetch.client import FetchClient
-from streaming.fetch.wire.protocol import FileRequest, Reason, Span
+from streaming.fetch.wire.protocol import FileRequest, RangeAsk, Reason, Span
 from support.fetcher_world import Fault, FaultyStore, as_bytes, client_of, content, run_all, wait_until
 from support.fetching import read_ranges
 
@@ -41,7 +41,7 @@ def test_all_spans_come_right(tmp_path: Path, store: FaultyStore, reason: Reason
     rng.shuffle(spans)
     with client_of("s3://bkt/d", tmp_path) as client:
         parts = read_ranges(client, spans, reason)
-    assert as_bytes(parts) == [contents[int(span.need.name)][span.begin : span.end] for span in spans]
+    assert as_bytes(parts) == [contents[int(span.file.name)][span.begin : span.end] for span in spans]
     assert len(store.ranges) < len(spans)
     if reason not in (Reason.RANDOM, Reason.FEW):  # of which these make whole files come, too
         assert store.n_gets.total() == len(store.ranges)
@@ -164,7 +164,7 @@ def test_ranges_that_were_begun_survive_the_fetcher(tmp_path: Path, store: Fault
     (need,) = needs_of(1)
     with client_of("s3://bkt/d", tmp_path) as client:
         store.delay_s = 0.5
-        begun = client.begin_ranges([Span(need, 3, 9)], Reason.RANDOM)
+        begun = client.begin_ranges([Span(need, 3, 9)], RangeAsk(Reason.RANDOM))
         os.kill(client.status()["pid"], signal.SIGKILL)
         store.delay_s = 0.0
         assert as_bytes(client.end_ranges(begun)) == [whole[3:9]]
@@ -177,7 +177,7 @@ def test_begun_ranges_come_while_their_reader_does_something_else(tmp_path: Path
     (need,) = needs_of(1)
     store.delay_s = 1.0
     with client_of("s3://bkt/d", tmp_path) as client:
-        begun = [client.begin_ranges([Span(need, 3, 9)], Reason.RANDOM) for _ in range(8)]
+        begun = [client.begin_ranges([Span(need, 3, 9)], RangeAsk(Reason.RANDOM)) for _ in range(8)]
         assert all(ticket.early is None for ticket in begun)
         assert [as_bytes(client.end_ranges(ticket)) for ticket in begun] == [[whole[3:9]]] * 8
     assert len(store.ranges) == 1
@@ -190,9 +190,9 @@ def test_what_is_due_first_comes_first(tmp_path: Path, store: FaultyStore) -> No
     spans = [Span(FileRequest(0, f"{i}", 100), 0, 9) for i in range(n_late + n_soon)]
     store.delay_s = 0.3
     with client_of("s3://bkt/d", tmp_path) as client:
-        late = client.begin_ranges(spans[:n_late], Reason.FEW, due_s=100.0)
+        late = client.begin_ranges(spans[:n_late], RangeAsk(Reason.FEW, 100.0))
         wait_until("all connections are in use", lambda: len(store.ranges) >= 48)
-        soon = client.begin_ranges(spans[n_late:], Reason.FEW)
+        soon = client.begin_ranges(spans[n_late:], RangeAsk(Reason.FEW))
         assert as_bytes(client.end_ranges(soon)) == [bytes(9)] * n_soon
         assert len(store.ranges) < n_late  # else they came last
         store.delay_s = 0.0
@@ -207,7 +207,7 @@ def test_what_a_dead_job_has_begun_is_forgotten(tmp_path: Path, store: FaultySto
         before = other.status()["threads"]
         with client_of("s3://bkt/d", tmp_path) as client:
             for at in range(50):
-                client.begin_ranges([Span(need, at, at + 9)], Reason.RANDOM)
+                client.begin_ranges([Span(need, at, at + 9)], RangeAsk(Reason.RANDOM))
         wait_until("its connection is gone", lambda: other.status()["connections"] == 1)
         wait_until("its tickets are gone", lambda: other.status()["tickets"] == 0)
         # Those that carry ranges stay, as many as there are connections at most.

@@ -17,6 +17,7 @@ from streaming.errors import (
 )
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest
+from streaming.storage.url import parse_remote
 from streaming.testing.s3 import S3Server
 from support.fetcher_world import client_of, content, fetchers_of, read_and_compare, run_all, wait_until
 
@@ -37,12 +38,12 @@ def test_the_quick_start_writes_and_then_forks(tmp_path: Path, server: S3Server)
     needs = [FileRequest(0, f"shard {i}.mds", 50_000) for i in range(12)]
     contents = [content(need.name, 50_000) for need in needs]
     with FetchClient(None, []) as writer:
-        writer.check(remote)
+        writer.check(parse_remote(remote))
         for need, whole in zip(needs, contents):
             (tmp_path / need.name).write_bytes(whole)
-            writer.put(remote, str(tmp_path / need.name), need.name)
-        assert writer.list_objects(remote) == sorted(need.name for need in needs)
-        assert writer.read_object(remote, needs[3].name) == contents[3]
+            writer.put(parse_remote(remote), str(tmp_path / need.name), need.name)
+        assert writer.list_objects(parse_remote(remote)) == sorted(need.name for need in needs)
+        assert writer.read_object(parse_remote(remote), needs[3].name) == contents[3]
     with client_of(remote, cache) as client:
         read_and_compare(client, needs[:2], contents[:2])
         run_all("fork", read_and_compare, [(client, needs[i::2], contents[i::2]) for i in range(2)])
@@ -59,8 +60,8 @@ def test_a_large_upload_arrives_whole(tmp_path: Path, server: S3Server) -> None:
     (tmp_path / "empty").touch()
     with FetchClient(None, []) as client:
         for name in ("large", "empty"):
-            client.put(server.url("big"), str(tmp_path / name), name)
-        assert client.list_objects(server.url("big")) == ["empty", "large"]
+            client.put(parse_remote(server.url("big")), str(tmp_path / name), name)
+        assert client.list_objects(parse_remote(server.url("big"))) == ["empty", "large"]
     with client_of(server.url("big"), tmp_path / "cache") as client:
         assert Path(client.wait(FileRequest(0, "large", len(whole)))).read_bytes() == whole
         assert Path(client.wait(FileRequest(0, "empty", 0))).read_bytes() == b""
@@ -72,9 +73,9 @@ def test_names_are_what_they_are(tmp_path: Path, server: S3Server, name: str) ->
     (tmp_path / "file").write_bytes(name.encode())
     remote = server.url("odd names")
     with client_of(remote, tmp_path / "cache") as client:
-        client.put(remote, str(tmp_path / "file"), name)
-        assert name in client.list_objects(remote)
-        assert client.read_object(remote, name) == name.encode()
+        client.put(parse_remote(remote), str(tmp_path / "file"), name)
+        assert name in client.list_objects(parse_remote(remote))
+        assert client.read_object(parse_remote(remote), name) == name.encode()
         assert Path(client.wait(FileRequest(0, name, len(name.encode())))).read_bytes() == name.encode()
     assert server.get(f"odd names/{name}") == name.encode()
 
@@ -96,16 +97,16 @@ def test_a_target_that_fails_is_told_at_the_start(
             for name, value in variables.items():
                 patch.setenv(name, value)
             with pytest.raises(kind, match=words):
-                client.check(remote)
+                client.check(parse_remote(remote))
             if kind is not ObjectMissingError:  # this server makes a bucket when it is written to
                 with pytest.raises(kind, match=words):
-                    client.put(remote, str(tmp_path / "file"), "file", attempts=1)
+                    client.put(parse_remote(remote), str(tmp_path / "file"), "file", attempts=1)
 
 
 def test_an_upload_of_nothing_is_an_error(tmp_path: Path, server: S3Server) -> None:
     """It names the file."""
     with FetchClient(None, []) as client, pytest.raises(StreamingError, match="nothing-here"):
-        client.put(server.url("x"), str(tmp_path / "nothing-here"), "file")
+        client.put(parse_remote(server.url("x")), str(tmp_path / "nothing-here"), "file")
 
 
 def test_without_credentials_nobody_waits_for_a_cloud(

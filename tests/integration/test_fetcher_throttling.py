@@ -12,6 +12,7 @@ import pytest
 from streaming.errors import StoreBusyError, StreamingError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest, Reason, Span
+from streaming.storage.url import parse_remote
 from streaming.testing.proxy import Fault, FaultProxy, Limits, LoggedRequest, Rule
 from support.fetcher_world import as_bytes, client_of, content, wait_until
 from support.fetching import read_ranges
@@ -128,6 +129,6 @@ def test_who_is_told_to_wait_for_longer_than_he_may_does_not_wait(
             for name in ("0", "1"):
                 with pytest.raises(StoreBusyError, match=r"silent for (3600|35\d\d) s"):
                     client.wait(FileRequest(0, name, N_BYTES))
-            assert client.read_object("s3://bkt/d", "2") == content("2", N_BYTES)
+            assert client.read_object(parse_remote("s3://bkt/d"), "2") == content("2", N_BYTES)
             assert time.monotonic() - began_s < 60
         assert proxy.counts().n_requests == 2

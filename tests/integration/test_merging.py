@@ -17,6 +17,7 @@ from streaming.errors import (
     WriteError,
 )
 from streaming.fetch.client import FetchClient
+from streaming.storage.url import parse_remote
 from streaming.testing.proxy import Fault, FaultProxy, Rule
 from streaming.testing.s3 import S3Server
 from streaming.write.merge import IndexFile, merge_index
@@ -58,12 +59,12 @@ def test_a_root_in_a_store_is_merged_again_and_again(server: S3Server, tmp_path:
     """Parts at any depth, in natural order, all samples streamed; the same bytes the second time; shards untouched."""
     root = uploaded(server, "again")
     with FetchClient(None, []) as client:
-        names = client.list_objects(root)
+        names = client.list_objects(parse_remote(root))
         merge_index(root, keep_local=False)
-        merged = client.read_object(root, INDEX)
+        merged = client.read_object(parse_remote(root), INDEX)
         merge_index(root + "/")
-        assert client.read_object(root, INDEX) == merged
-        assert client.list_objects(root) == sorted([*names, INDEX])
+        assert client.read_object(parse_remote(root), INDEX) == merged
+        assert client.list_objects(parse_remote(root)) == sorted([*names, INDEX])
     assert sorted(names_of(merged)) == sorted(name for name in names if not name.endswith(INDEX))
     assert ids_streamed(root, tmp_path) == list(range(40))
 
@@ -107,7 +108,7 @@ def test_shards_must_be_in_the_store(server: S3Server, tmp_path: Path) -> None:
     index["shards"][0]["zip_data"]["basename"] = "shard.00007.mds.zstd"
     (tmp_path / INDEX).write_text(json.dumps(index))
     with FetchClient(None, []) as client:
-        client.put(f"{root}/part11", str(tmp_path / INDEX), INDEX)
+        client.put(parse_remote(f"{root}/part11"), str(tmp_path / INDEX), INDEX)
     with pytest.raises(ObjectMissingError, match=f"part11/shard.00007.mds.zstd, which is not in {root}"):
         merge_index(root)
     assert server.get(f"missing/{INDEX}") == merged
@@ -124,7 +125,7 @@ def test_a_store_that_fails_once_is_asked_again(tmp_path: Path, monkeypatch: pyt
         merge_index(files, str(tmp_path / "root"))
         assert ids_in(tmp_path / "root") == [*range(15, 25), *range(15)]
         with FetchClient(None, []) as client:
-            names = client.list_objects("s3://bkt/root/a")
+            names = client.list_objects(parse_remote("s3://bkt/root/a"))
         assert names == sorted(path.name for path in (tmp_path / "root/a").iterdir())
         assert proxy.counts().fired == (3,)
         proxy.set_rules(Rule(Fault(status=500), path=f"b/{INDEX}"))

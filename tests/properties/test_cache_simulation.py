@@ -47,13 +47,13 @@ def test_the_limit_holds_and_every_reader_finishes(machine: Machine) -> None:
     limit = machine.setup.limit_bytes
     assert limit is None or outcome.most_bytes <= limit
     assert outcome.n_ranges == 0 or machine.setup.by_range
-    while machine.policy.n_moving:
+    while machine.ledger.n_moving:
         machine.step()
-    assert machine.room.n_bytes == (0 if limit is None else sum(machine.disk.values()))
+    assert machine.space.n_bytes == (0 if limit is None else sum(machine.disk.values()))
     if limit is None or limit >= sum(machine.setup.sizes):
         assert set(outcome.n_fetched.values()) <= {1}
     machine.end()
-    assert (machine.policy.n_known, machine.policy.n_queued, machine.room.n_bytes) == (0, 0, 0)
+    assert (machine.ledger.n_known, machine.ledger.n_queued, machine.space.n_bytes) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("n_readers", [1, 4])

@@ -1,7 +1,7 @@
 """A machine in virtual time: readers that walk shuffled orders, one fetcher's decisions, a store, a disk.
 
-The decisions are the real ones (TransferLedger, SpaceBudget and its Shelf, RangeBudget); only threads, bytes and clocks are not.
-A run of thousands of shards takes a moment, and is the same each time.
+The decisions are the real ones (TransferLedger, SpaceBudget and its ledger of the cache, RangeBudget); only threads,
+bytes and clocks are not. A run of thousands of shards takes a moment, and is the same each time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from streaming.fetch.decide.ranges import RangeBudget, RangeRules
-from streaming.fetch.decide.space import JobCaches, SpaceBudget
-from streaming.fetch.decide.transfers import FetchLimits, Transfer, TransferLedger
-from streaming.fetch.wire.protocol import FileRequest, Hello
+from streaming.fetch.decide.space import SpaceBudget
+from streaming.fetch.decide.transfers import FetchLimits, FileKey, Transfer, TransferLedger
+from streaming.fetch.transfer.engine import caches_of
+from streaming.fetch.wire.protocol import FileRequest, Hello, Reason
 from support.fetching import stream_config
 
 _CONFIG = stream_config("s3://bkt/d", "/cache")
@@ -58,13 +60,12 @@ class Machine:
 
     def __init__(self, setup: Setup, orders: Sequence[Sequence[int]]) -> None:
         self.setup, self.outcome = setup, Outcome()
-        self.policy: TransferLedger[Transfer] = TransferLedger(FetchLimits(n_transfers=setup.n_transfers), 0.0)
-        self.room = SpaceBudget(self.policy)
-        self.ranges: RangeBudget[Transfer] = RangeBudget(RangeRules(), 0.0)
+        self.ledger: TransferLedger[Transfer] = TransferLedger(FetchLimits(n_transfers=setup.n_transfers), 0.0)
+        self.space = SpaceBudget(self.ledger)
+        self.ranges: RangeBudget[FileKey] = RangeBudget(RangeRules(), 0.0)
         self.tasks = [Transfer.of(FileRequest(0, str(i), size), _CONFIG) for i, size in enumerate(setup.sizes)]
         self.disk: dict[str, int] = {}
         self.moving: dict[Transfer, int] = {}
-        self.waiting: dict[Transfer, list[_Reader]] = {}
         self.now_s = self._link_free_s = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._n_events = 0
@@ -75,9 +76,9 @@ class Machine:
         limit = -1 if self.setup.limit_bytes is None else self.setup.limit_bytes
         hello = Hello(2, "", _JOB, (_CONFIG,), limit)
         for _ in self.readers:
-            self.policy.opened(_JOB)
-        if self.room.admit(_JOB, JobCaches.of(hello), 0.0):
-            self.room.limit(_JOB)
+            self.ledger.opened(_JOB)
+        if self.space.admit(_JOB, caches_of(hello), 0.0):
+            self.space.limit(_JOB)
         for reader in self.readers:
             self.after(0.0, reader.go_on)
         while self._events and self.outcome.n_finished < len(self.readers) and self.now_s < deadline_s:
@@ -93,9 +94,9 @@ class Machine:
     def end(self) -> None:
         """All connections end, and the job is gone."""
         for _ in self.readers:
-            self.policy.closed(_JOB, self.now_s)
-        for job in self.policy.passed(self.now_s + 100):
-            self.room.lift(job, self.now_s)
+            self.ledger.closed(_JOB, self.now_s)
+        for job in self.ledger.passed(self.now_s + 100):
+            self.space.lift(job, self.now_s)
         self.begin()
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
@@ -105,19 +106,19 @@ class Machine:
 
     def begin(self) -> None:
         """What the engine does after each event."""
-        begun = self.room.begin(self.now_s)
+        begun = self.space.begin(self.now_s)
         for path in begun.leaving:
             del self.disk[path]
-        self.room.gone(begun)
-        for task in begun.tasks:
+        self.space.gone(begun)
+        for task in begun.transfers:
             assert task not in self.moving
-            self.moving[task] = task.need.n_bytes
-            self.outcome.n_fetched[int(task.name)] += 1
-            self.after(self._seconds(task.need.n_bytes), functools.partial(self._came, task))
+            self.moving[task] = task.file.n_bytes
+            self.outcome.n_fetched[int(task.key.name)] += 1
+            self.after(self._seconds(task.file.n_bytes), functools.partial(self._came, task))
         n_bytes = sum(self.disk.values()) + sum(self.moving.values())
         self.outcome.most_bytes = max(self.outcome.most_bytes, n_bytes)
-        for task in begun.without_room:
-            self._wake(task, has_come=False)
+        for _, waiters in begun.without_room:
+            self._wake(waiters, has_come=False)
 
     def _seconds(self, n_bytes: int) -> float:
         """How long a transfer takes that begins now; the link carries one after the other."""
@@ -127,16 +128,15 @@ class Machine:
 
     def _came(self, task: Transfer) -> None:
         self.disk[task.path] = self.moving.pop(task)
-        self.policy.finished(task, self.now_s)
-        self.room.ended(task, self.now_s, n_came=task.need.n_bytes)
-        self._wake(task, has_come=True)
+        waiters = self.ledger.finished(task.key, self.now_s)
+        self.space.ended(task, self.now_s, n_came=task.file.n_bytes)
+        if waiters:
+            self.space.used(task.key, self.now_s)
+        self._wake(waiters, has_come=True)
         self.begin()
 
-    def _wake(self, task: Transfer, *, has_come: bool) -> None:
-        for reader in self.waiting.pop(task, ()):
-            if has_come:
-                self.room.used(task, self.now_s)
-            self.policy.released(task)
+    def _wake(self, waiters: Sequence[Any], *, has_come: bool) -> None:
+        for reader in waiters:
             self.after(0.0, reader.go_on if has_come else reader.find_no_room)
 
 
@@ -153,11 +153,11 @@ class _Reader:
     def go_on(self) -> None:
         machine = self.machine
         if self._waited_for is not None:
-            machine.room.opened(self._waited_for)
+            machine.space.opened(self._waited_for.key)
             self._waited_for = None
         if self.at == len(self.order):
             machine.outcome.n_finished += 1
-            machine.policy.announced(_JOB, self.name, (), machine.now_s)
+            machine.ledger.announced(_JOB, self.name, (), machine.now_s)
             machine.begin()
             return
         self._announce()
@@ -167,8 +167,7 @@ class _Reader:
             return
         machine.outcome.n_stalls += 1
         self._waited_for = task
-        machine.policy.wanted(task, machine.now_s)
-        machine.waiting.setdefault(task, []).append(self)
+        machine.ledger.subscribe(self, task, machine.now_s)
         machine.begin()
 
     def find_no_room(self) -> None:
@@ -176,7 +175,7 @@ class _Reader:
         machine, self._waited_for = self.machine, None
         if machine.setup.by_range:
             machine.outcome.n_ranges += 1
-            wait_s = machine.ranges.spend(1, machine.now_s, longest_s=float("inf"))
+            wait_s = machine.ranges.spend(1, machine.now_s, reason=Reason.NO_ROOM)
             assert wait_s is not None
             self._read(wait_s + machine.setup.latency_s)
         else:
@@ -197,8 +196,8 @@ class _Reader:
         files = [(machine.tasks[i], machine.tasks[i].path in machine.disk) for i in ahead]
         held = [machine.tasks[i] for i in planned]
         for task in held:
-            machine.room.held(task, machine.now_s)
-        machine.policy.announced(_JOB, self.name, files, machine.now_s, held=held)
+            machine.space.held(task.key, machine.now_s)
+        machine.ledger.announced(_JOB, self.name, files, machine.now_s, held=[task.key for task in held])
         machine.begin()
 
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.errors import CredentialsWantedError, OptionError
-from streaming.fetch.wire.credentials import CredentialCache, Credentials, credentials_key_of, provided
+from streaming.fetch.transfer.credential_cache import CredentialCache
+from streaming.fetch.wire.credentials import Credentials, call_provider, credentials_key_of
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 1000)), min_size=1, max_size=20), st.integers(0, 99))
@@ -26,14 +27,14 @@ def test_what_has_expired_is_never_given_out(steps: list[tuple[float, float]], s
         if expires_s <= now_s:
             with pytest.raises(CredentialsWantedError, match=r"job\.0"):
                 credential_cache.get("job.0")
-            assert credential_cache.wanted(["job.0"]) == ["job.0"]
+            assert credential_cache.due(["job.0"]) == ["job.0"]
         else:
             assert credential_cache.get("job.0") == {"token": expires_s}
         expires_s = now_s + life_s
         credential_cache.put("job.0", Credentials({"token": expires_s}, expires_s))
-        assert credential_cache.wanted(["job.0"]) == []
+        assert credential_cache.due(["job.0"]) == []
         now_s = expires_s - 1e-3 * life_s
-        assert credential_cache.wanted(["job.0"]) == ["job.0"]
+        assert credential_cache.due(["job.0"]) == ["job.0"]
         assert credential_cache.get("job.0") == {"token": expires_s}
 
 
@@ -44,7 +45,7 @@ def test_renewals_are_spread() -> None:
         passed_s = [0.0]
         credential_cache = CredentialCache(clock=lambda passed_s=passed_s: passed_s[0], rng=random.Random(seed))  # type: ignore[misc]
         credential_cache.put("job.0", Credentials({}, 3600.0))
-        while not credential_cache.wanted(["job.0"]):
+        while not credential_cache.due(["job.0"]):
             passed_s[0] += 1.0
         moments.add(passed_s[0])
     assert len(moments) > 10
@@ -57,7 +58,7 @@ def test_what_a_job_had_goes_with_it() -> None:
     for job in ("a", "ab"):
         credential_cache.put(credentials_key_of(job, 0), Credentials({}))
     credential_cache.forget("a")
-    assert credential_cache.wanted([credentials_key_of("a", 0), credentials_key_of("ab", 0)]) == [
+    assert credential_cache.due([credentials_key_of("a", 0), credentials_key_of("ab", 0)]) == [
         credentials_key_of("a", 0)
     ]
 
@@ -73,7 +74,7 @@ def test_what_a_job_had_goes_with_it() -> None:
 )
 def test_the_end_may_be_said_in_several_ways(expires_at: object, expected: float) -> None:
     """Seconds, a datetime, a text in ISO form, or not at all."""
-    got = provided(lambda: {"token": "t", "expires_at": expires_at}, "stream 0")
+    got = call_provider(lambda: {"token": "t", "expires_at": expires_at}, "stream 0")
     assert (got.options, got.expires_s) == ({"token": "t"}, expected)
 
 
@@ -81,7 +82,7 @@ def test_the_end_may_be_said_in_several_ways(expires_at: object, expected: float
 def test_what_is_no_credentials_is_refused(given: Any) -> None:
     """With words that do not hold them."""
     with pytest.raises(OptionError, match="stream 3") as caught:
-        provided(lambda: given, "stream 3")
+        call_provider(lambda: given, "stream 3")
     assert "secret" not in str(caught.value)
 
 
@@ -94,6 +95,6 @@ def test_a_function_without_an_end_is_called_once() -> None:
         calls.append(1)
         return {"token": "t"}
 
-    credential_cache.put("job.0", provided(give, "stream 0"))
-    assert credential_cache.wanted(["job.0"]) == []
+    credential_cache.put("job.0", call_provider(give, "stream 0"))
+    assert credential_cache.due(["job.0"]) == []
     assert len(calls) == 1

@@ -13,6 +13,7 @@ from streaming.fetch.wire.protocol import (
     PROTOCOL,
     Announce,
     Answer,
+    AskStatus,
     Check,
     Done,
     Failed,
@@ -20,10 +21,13 @@ from streaming.fetch.wire.protocol import (
     Hello,
     ListObjects,
     Pending,
-    Progress,
     Put,
+    RangeAsk,
     ReadObject,
+    ReadRanges,
+    Reason,
     Request,
+    Span,
     Wait,
     receive_answer,
     receive_request,
@@ -31,6 +35,7 @@ from streaming.fetch.wire.protocol import (
     send_frame,
     send_request,
 )
+from streaming.storage.url import parse_remote
 from support.fetching import stream_config
 
 NEED = FileRequest(1, "sub/shard.mds", 10, "sub/shard.mds.zstd", 5, "zstd:3", "xxh3_64", "ab")
@@ -42,11 +47,12 @@ REQUESTS: list[Request] = [
     Announce("rank0", (NEED, ODD)),
     Announce("rank0", ()),
     Wait(NEED),
-    Put("t", "s3://b", "/path", "name", 2),
-    Check("t", "s3://b"),
-    ReadObject("t", "s3://b", "name", 2, 1.5),
-    ListObjects("t", "s3://b", ""),
-    Progress(),
+    ReadRanges("t", RangeAsk(Reason.AHEAD, 1.5, 3, 0, 5, 9, 4, 1, 2e6), (Span(NEED, 0, 10, keep=True),), False),
+    Put("t", parse_remote("s3://b"), "/path", "name", 2),
+    Check("t", parse_remote("s3://b/x")),
+    ReadObject("t", parse_remote("/folder"), "name", 2, 1.5),
+    ListObjects("t", parse_remote("s3://b"), ""),
+    AskStatus(),
 ]
 
 

@@ -134,8 +134,9 @@ class SpaceBudget:
         taken = self._transfers.take(has_room)
         plan.transfers.extend(taken.begun)
         plan.without_room.extend(taken.without_room)
-        excess = object()
-        self._leave(plan, excess, self._shelf.shrink(excess, now_s))
+        if self._roots:
+            excess = object()
+            self._leave(plan, excess, self._shelf.shrink(excess, now_s))
         return plan
 
     def gone(self, plan: SpacePlan) -> None:

@@ -195,8 +195,8 @@ class Server:
         return Done(self._numbers(hello))
 
     def _numbers(self, hello: Hello) -> dict[str, Any]:
-        remotes = list(dict.fromkeys(str(config.remote) for config in hello.streams))
-        counters = self._services.counters
+        remotes = dict.fromkeys(config.remote for config in hello.streams)
+        counters = self._access.counters
         total = counters.total()
         return {
             **self._engine.numbers(),

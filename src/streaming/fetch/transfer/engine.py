@@ -23,7 +23,6 @@ from streaming.fetch.decide.rates import Throughput
 from streaming.fetch.decide.space import JobCaches, SpaceBudget, SpacePlan
 from streaming.fetch.decide.transfers import FetchLimits, FileKey, Transfer, TransferLedger
 from streaming.fetch.transfer.cache_scan import CacheScan
-from streaming.fetch.transfer.counters import Counters
 from streaming.fetch.transfer.deadline_pool import DeadlinePool
 from streaming.fetch.transfer.log import log
 from streaming.fetch.transfer.parts import MIN_BYTES, PART_BYTES
@@ -62,8 +61,8 @@ class _Moves:
 class Engine:
     """Owns the ledger of transfers, the space budget, their lock and the threads of the transfers."""
 
-    def __init__(self, context: TransferContext, counters: Counters, limits: FetchLimits) -> None:
-        self._context, self._counters, self._limits = context, counters, limits
+    def __init__(self, context: TransferContext, limits: FetchLimits) -> None:
+        self._context, self._limits = context, limits
         self._lock = threading.Lock()
         self._ledger: TransferLedger[Transfer] = TransferLedger(limits, time.monotonic())
         self._space = SpaceBudget(self._ledger)
@@ -80,7 +79,7 @@ class Engine:
 
     def opened(self, hello: Hello) -> None:
         """A client said hello. Returns when what lies below its roots is known and its limit, if it set one, holds."""
-        caches = _caches_of(hello)
+        caches = caches_of(hello)
         with self._lock:
             self._ledger.opened(hello.job)
             is_to_be_scanned = self._space.admit(hello.job, caches, time.time())
@@ -259,8 +258,8 @@ class Engine:
         credentials = self._context.access.credentials
         has_missed = isinstance(failure, CredentialsWantedError) and credentials.has(transfer.account.credentials_key)
         is_abandoned = isinstance(failure, AbandonedError) or has_missed
-        self._counters.add(
-            str(transfer.key.remote),
+        self._context.access.counters.add(
+            transfer.key.remote,
             bytes=progress.n_bytes,
             files=failure is None and progress.n_attempts > 0,
             failures=failure is not None and not is_abandoned,
@@ -380,7 +379,7 @@ def _log_fault(result: Future[None]) -> None:
         log("".join(traceback.format_exception(error)))
 
 
-def _caches_of(hello: Hello) -> JobCaches:
+def caches_of(hello: Hello) -> JobCaches:
     """What a client's greeting says of its caches; resolves links."""
     sources = (os.path.realpath(config.remote.path) for config in hello.streams if isinstance(config.remote, Folder))
     return JobCaches(

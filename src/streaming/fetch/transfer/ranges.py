@@ -19,7 +19,6 @@ from streaming.cache.files import is_present, table_name
 from streaming.errors import FetchError, StorageError, TransferDamagedError
 from streaming.fetch.decide.ranges import FileFacts, JoinedRange, RangeBudget, RangeRules, Verdict, decide, joined
 from streaming.fetch.decide.transfers import FileKey, Transfer
-from streaming.fetch.transfer.counters import Counters
 from streaming.fetch.transfer.deadline_pool import DeadlineJob, DeadlinePool
 from streaming.fetch.transfer.engine import Engine
 from streaming.fetch.transfer.progress import TransferProgress
@@ -72,11 +71,10 @@ class Ranges:
         self,
         engine: Engine,
         context: TransferContext,
-        counters: Counters,
         connections: DeadlinePool,
         rules: RangeRules,
     ) -> None:
-        self._engine, self._context, self._counters, self._connections = engine, context, counters, connections
+        self._engine, self._context, self._connections = engine, context, connections
         self._rules = rules
         self._lock = threading.Lock()
         self._budget: RangeBudget[FileKey] = RangeBudget(rules, time.monotonic())
@@ -200,7 +198,7 @@ class Ranges:
             while len(self._versions) > _MAX_VERSIONS:
                 self._versions.popitem(last=False)
         numbers = {"bytes": len(part.data), "range_bytes": len(part.data), f"ranges_{reason.value}": 1}
-        self._counters.add(str(key.remote), **numbers)
+        access.counters.add(key.remote, **numbers)
         return part.data
 
     def _note(self, job: str, fetches: Sequence[_RangeFetch], reason: Reason) -> None:

@@ -18,9 +18,10 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from streaming.errors import (
     CredentialsExpiredError,
@@ -34,6 +35,7 @@ from streaming.fetch.decide.rates import RateLimiter
 from streaming.fetch.decide.transfers import Account
 from streaming.fetch.transfer.credential_cache import CredentialCache
 from streaming.fetch.transfer.progress import TransferProgress
+from streaming.storage.connect import Stores
 from streaming.storage.store import Content, ObjectFacts, Part, Store
 from streaming.storage.url import Folder, Location
 
@@ -334,25 +336,50 @@ def _as_throttled(error: StoreBusyError) -> StoreBusyError:
 
 # --- all together
 
-OpenStore = Callable[[Location, float, Mapping[str, Any], bool], Store]
-"""Opens the store of a remote: (remote, time-out in seconds, options, whether for uploads)."""
+
+class Counters:
+    """What was done for each remote, counted by name. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, Counter[str]] = {}
+
+    def add(self, remote: Location, **numbers: int) -> None:
+        """Add to the counts of a remote."""
+        with self._lock:
+            counts = self._counts.setdefault(str(remote), Counter())
+            for name, number in numbers.items():
+                counts[name] += number
+
+    def of(self, remotes: Iterable[Location]) -> dict[str, dict[str, int]]:
+        """The counts of these remotes: remote → name → number."""
+        with self._lock:
+            return {str(remote): dict(self._counts.get(str(remote), {})) for remote in remotes}
+
+    def total(self) -> dict[str, int]:
+        """The counts over all remotes."""
+        with self._lock:
+            return dict(sum(self._counts.values(), Counter()))
 
 
 class StoreAccess:
-    """Owns what requests to stores share: gates and credentials. Thread-safe."""
+    """Owns what requests to stores share: open stores, gates, credentials and counters. Thread-safe."""
 
-    def __init__(self, open_store: OpenStore, *, rng: random.Random | None = None) -> None:
-        self._open_store = open_store
+    def __init__(self, stores: Stores, *, rng: random.Random | None = None) -> None:
+        self._stores = stores
         self._rng = rng or random.Random()
         self.gates = StoreGates()
         self.credentials = CredentialCache()
+        self.counters = Counters()
 
     def open(self, remote: Location, account: Account, *, for_uploads: bool = False) -> Store:
         """The store of a remote with the credentials that hold now. Raises CredentialsWantedError if there are none."""
         options = json.loads(account.options)
         if account.credentials_key:
             options |= self.credentials.get(account.credentials_key)
-        return self._open_store(remote, account.timeout_s, options, for_uploads)
+        if for_uploads:
+            return self._stores.open_for_uploads(remote, options)
+        return self._stores.open(remote, account.timeout_s, options)
 
     def paced(self, remote: Location, account: Account, *, for_uploads: bool = False) -> Store:
         """The store of a remote, asked as this account and at the store's pace, once for each call."""

@@ -1,4 +1,4 @@
-"""SpaceBudget for files, as readers and the disk say: which count, for whom, and when."""
+"""Space for files, as readers and the disk say: which files count, for whom, and when."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from streaming.cache.files import Temporaries
 from streaming.cache.shelf import Lying
-from streaming.fetch.decide.space import Begun, JobCaches, SpaceBudget
+from streaming.fetch.decide.space import SpaceBudget, SpacePlan
 from streaming.fetch.decide.transfers import FetchLimits, Transfer, TransferLedger
 from streaming.fetch.transfer.cache_scan import CacheScan
+from streaming.fetch.transfer.engine import caches_of
 from streaming.fetch.wire.protocol import FileRequest, Hello
 from support.fetching import stream_config
 
 
 class World:
-    """A policy and its room, and jobs that come and go."""
+    """A ledger of transfers and its space budget, and jobs that come and go."""
 
     def __init__(self, folder: str = "/cache") -> None:
-        self.policy: TransferLedger[Transfer] = TransferLedger(FetchLimits(), 0.0)
-        self.room = SpaceBudget(self.policy)
+        self.ledger: TransferLedger[Transfer] = TransferLedger(FetchLimits(), 0.0)
+        self.room = SpaceBudget(self.ledger)
         self.config = stream_config("s3://bkt/d", folder)
 
     def task(self, name: str, n_bytes: int = 10, folder: str | None = None) -> Transfer:
@@ -34,23 +35,23 @@ class World:
 
     def come(self, job: str, limit: int, folder: str | None = None) -> None:
         config = self.config if folder is None else replace(self.config, local=folder)
-        self.policy.opened(job)
-        if self.room.admit(job, JobCaches.of(Hello(2, "", job, (config,), limit)), 0.0):
+        self.ledger.opened(job)
+        if self.room.admit(job, caches_of(Hello(2, "", job, (config,), limit)), 0.0):
             self.room.limit(job)
 
     def go(self, job: str) -> None:
-        self.policy.closed(job, 0.0)
-        for gone in self.policy.passed(100.0):
+        self.ledger.closed(job, 0.0)
+        for gone in self.ledger.passed(100.0):
             self.room.lift(gone, 0.0)
 
-    def announce(self, *tasks: Transfer, job: str = "job", held: tuple[Transfer, ...] = ()) -> Begun:
-        self.policy.announced(job, "r", [(task, False) for task in tasks], 0.0, held=held)
+    def announce(self, *tasks: Transfer, job: str = "job", held: tuple[Transfer, ...] = ()) -> SpacePlan:
+        self.ledger.announced(job, "r", [(task, False) for task in tasks], 0.0, held=[task.key for task in held])
         return self.room.begin(0.0)
 
     def end(self, *tasks: Transfer) -> None:
         for task in tasks:
-            self.policy.finished(task, 0.0)
-            self.room.ended(task, 0.0, n_came=task.need.n_bytes)
+            self.ledger.finished(task.key, 0.0)
+            self.room.ended(task, 0.0, n_came=task.file.n_bytes)
 
 
 def test_what_comes_without_a_limit_is_not_remembered() -> None:
@@ -58,7 +59,7 @@ def test_what_comes_without_a_limit_is_not_remembered() -> None:
     world = World()
     world.come("job", -1)
     tasks = [world.task(str(i)) for i in range(5)]
-    assert world.announce(*tasks).tasks == tasks
+    assert world.announce(*tasks).transfers == tasks
     world.end(*tasks)
     assert world.room.n_bytes == 0
     assert not world.room.is_limited
@@ -69,10 +70,10 @@ def test_what_moves_when_a_limit_comes_counts() -> None:
     world = World()
     world.come("free", -1)
     moving = world.task("0")
-    assert world.announce(moving, job="free").tasks == [moving]
+    assert world.announce(moving, job="free").transfers == [moving]
     world.come("job", 15)
     assert world.room.n_bytes == 10
-    assert world.announce(world.task("1")).tasks == []
+    assert world.announce(world.task("1")).transfers == []
     world.end(moving)
     assert world.room.n_bytes == 10
 
@@ -83,7 +84,7 @@ def test_only_what_lies_below_the_roots_of_limited_jobs_counts() -> None:
     world.come("job", 10)
     world.come("free", -1, "/other")
     others = [world.task(str(i), folder="/other") for i in range(3)]
-    assert world.announce(*others, job="free").tasks == others
+    assert world.announce(*others, job="free").transfers == others
     world.end(*others)
     assert world.room.n_bytes == 0
     assert world.room.roots == ["/cache"]
@@ -95,9 +96,9 @@ def test_when_the_last_limit_goes_nothing_counts() -> None:
     world.come("large", 100)
     world.come("small", 10)
     tasks = [world.task(str(i)) for i in range(2)]
-    assert world.announce(*tasks, job="large").tasks == tasks[:1]
+    assert world.announce(*tasks, job="large").transfers == tasks[:1]
     world.go("small")
-    assert world.room.begin(0.0).tasks == tasks[1:]
+    assert world.room.begin(0.0).transfers == tasks[1:]
     world.end(*tasks)
     assert world.room.n_bytes == 20
     world.go("large")
@@ -107,7 +108,7 @@ def test_when_the_last_limit_goes_nothing_counts() -> None:
 def test_a_limit_is_not_in_force_before_somebody_has_looked() -> None:
     """Every connection of its job is told to look, until one has."""
     world = World()
-    tenant = JobCaches.of(Hello(2, "", "job", (world.config,), 10))
+    tenant = caches_of(Hello(2, "", "job", (world.config,), 10))
     assert [world.room.admit("job", tenant, 0.0) for _ in range(2)] == [True, True]
     world.room.limit("job")
     assert not world.room.admit("job", tenant, 0.0)
@@ -118,16 +119,16 @@ def test_what_is_evicted_comes_again_for_the_lists_that_have_it() -> None:
     world = World()
     world.come("job", 20)
     near, far, urgent = (world.task(name) for name in ("near", "far", "urgent"))
-    assert world.announce(near, far).tasks == [near, far]
+    assert world.announce(near, far).transfers == [near, far]
     world.end(near, far)
-    world.policy.wanted(urgent, 0.0)
+    world.ledger.subscribe("waiter", urgent, 0.0)
     begun = world.room.begin(0.0)
-    assert (begun.tasks, begun.leaving) == ([urgent], [far.path])
+    assert (begun.transfers, begun.leaving) == ([urgent], [far.path])
     world.room.gone(begun)
     world.end(urgent)
-    world.policy.released(urgent)
+    world.ledger.unsubscribe("waiter")
     begun = world.room.begin(0.0)
-    assert (begun.tasks, begun.leaving) == ([far], [urgent.path])
+    assert (begun.transfers, begun.leaving) == ([far], [urgent.path])
 
 
 def test_what_is_announced_takes_the_room_only_of_what_is_needed_much_later() -> None:
@@ -139,9 +140,9 @@ def test_what_is_announced_takes_the_room_only_of_what_is_needed_much_later() ->
     world.end(*there)
     others = [world.task(f"other {i}") for i in range(3)]
     listed = [others[0], there[0], others[1], others[2], there[1], there[2]]
-    world.policy.announced("job", "r", [(task, task in there) for task in listed], 0.0)
+    world.ledger.announced("job", "r", [(task, task in there) for task in listed], 0.0)
     begun = world.room.begin(0.0)
-    assert (begun.tasks, begun.leaving) == ([others[0]], [there[2].path])
+    assert (begun.transfers, begun.leaving) == ([others[0]], [there[2].path])
 
 
 def test_a_full_disk_spares_what_running_jobs_may_need() -> None:
@@ -181,12 +182,12 @@ def test_a_look_tells_temporaries_apart(tmp_path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == b"written\n"
         (tmp_path / "user").write_bytes(bytes(5))
-        watch.look()
+        watch.run()
         assert world.room.n_bytes == 35
         other.stdin.write(b"\n")
         other.stdin.close()
         assert other.wait(60) == 9
-        watch.look()
+        watch.run()
         assert world.room.n_bytes == 5
     assert os.listdir(tmp_path) == ["user"]
 
@@ -198,7 +199,7 @@ def test_looks_are_due_when_something_counts_and_not_too_often(tmp_path: Path) -
     assert not watch.is_due()
     world.come("job", 10)
     assert watch.is_due()
-    watch.look()
+    watch.run()
     assert not watch.is_due()
 
 
@@ -208,9 +209,9 @@ def test_one_look_is_enough_for_all_who_come_at_once(tmp_path: Path) -> None:
     watch = CacheScan(world.room, threading.Lock(), Temporaries(umask=0o022))
     world.come("job", 100)
     (tmp_path / "unseen").write_bytes(bytes(5))
-    watch.look("job")
+    watch.run("job")
     assert world.room.n_bytes == 0
-    watch.look("another job")
+    watch.run("another job")
     assert world.room.n_bytes == 5
 
 
@@ -222,7 +223,7 @@ def test_a_file_counts_in_each_form_that_stays(keep_zip: bool) -> None:
     world.come("job", 100)
     task = Transfer.of(FileRequest(0, "a", 10, "a.z", 7, "zstd"), world.config)
     n_bytes = 17 if keep_zip else 10
-    assert world.announce(task).tasks == [task]
+    assert world.announce(task).transfers == [task]
     assert world.room.n_bytes == n_bytes
     world.end(task)
     assert world.room.n_bytes == n_bytes
@@ -233,10 +234,10 @@ def test_a_file_of_unknown_size_counts_when_it_has_come() -> None:
     world = World()
     world.come("job", 15)
     index = world.task("index.json", -1)
-    assert world.announce(index).tasks == [index]
-    world.policy.finished(index, 0.0)
+    assert world.announce(index).transfers == [index]
+    world.ledger.finished(index.key, 0.0)
     world.room.ended(index, 0.0, n_came=12)
     assert world.room.n_bytes == 12
-    world.policy.wanted(world.task("a"), 0.0)
-    assert world.room.begin(0.0).without_room == [world.task("a")]
+    world.ledger.subscribe("waiter", world.task("a"), 0.0)
+    assert world.room.begin(0.0).without_room == [(world.task("a"), ["waiter"])]
     assert "12 of 15 bytes are taken, 12 of them in files that are no copies" in world.room.why_full()

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from streaming.errors import FetchError, ObjectMissingError
-from streaming.fetch.decide.transfers import TransferProgress
 from streaming.fetch.server.tickets import Tickets
+from streaming.fetch.transfer.progress import TransferProgress
 from streaming.fetch.wire.protocol import Done, Failed, Pending
 
 LONG_S = 30.0
@@ -37,50 +37,50 @@ def done_at_once(payload: bytes = b"") -> Work:
 
 def test_asking_again_joins_what_was_begun() -> None:
     """From any connection; when the answer has been given, the ticket means nothing any more."""
-    errands, work = Tickets(4), Work()
-    first = errands.answer("job", "t", work, slice_s=0.0)
+    tickets, work = Tickets(4), Work()
+    first = tickets.answer("job", "t", work, slice_s=0.0)
     assert isinstance(first, Pending)
     work.may_end.set()
-    assert errands.answer("job", "t", work, slice_s=LONG_S) == Done(1)
-    assert errands.n_kept == 0
-    assert errands.answer("job", "t", work, slice_s=LONG_S) == Done(2)
+    assert tickets.answer("job", "t", work, slice_s=LONG_S) == Done(1)
+    assert tickets.n_kept == 0
+    assert tickets.answer("job", "t", work, slice_s=LONG_S) == Done(2)
 
 
 def test_a_ticket_of_a_job_that_is_gone_is_forgotten() -> None:
     """Whether its work goes on or has ended; others stay."""
-    errands, ended, running, other = Tickets(4), done_at_once(), Work(), done_at_once()
-    assert errands.answer("other", "c", other, slice_s=LONG_S) == Done(1)
+    tickets, ended, running, other = Tickets(4), done_at_once(), Work(), done_at_once()
+    assert tickets.answer("other", "c", other, slice_s=LONG_S) == Done(1)
     for job, ticket, work in (("gone", "a", ended), ("gone", "b", running), ("other", "d", running)):
-        errands.answer(job, ticket, work, slice_s=0.0)
-    errands.forget("gone")
-    assert errands.n_kept == 1
+        tickets.answer(job, ticket, work, slice_s=0.0)
+    tickets.forget("gone")
+    assert tickets.n_kept == 1
     running.may_end.set()
-    assert isinstance(errands.answer("other", "d", running, slice_s=LONG_S), Done)
-    assert errands.n_kept == 0
+    assert isinstance(tickets.answer("other", "d", running, slice_s=LONG_S), Done)
+    assert tickets.n_kept == 0
 
 
 def test_of_what_nobody_asks_for_the_oldest_goes() -> None:
     """Readers that jump leave ranges behind; who asks all the same has them fetched again."""
-    errands = Tickets(4, max_kept_bytes=250)
+    tickets = Tickets(4, max_kept_bytes=250)
     works = [Work(bytes(100)) for _ in range(4)]
     for number, work in enumerate(works):
-        errands.answer("job", str(number), work, slice_s=0.0)
+        tickets.answer("job", str(number), work, slice_s=0.0)
         work.may_end.set()
         _until_ended()
-    assert errands.n_kept == 2
-    assert errands.answer("job", "3", works[3], slice_s=LONG_S) == Done(1, bytes(100))
-    assert errands.answer("job", "0", works[0], slice_s=LONG_S) == Done(2, bytes(100))
+    assert tickets.n_kept == 2
+    assert tickets.answer("job", "3", works[3], slice_s=LONG_S) == Done(1, bytes(100))
+    assert tickets.answer("job", "0", works[0], slice_s=LONG_S) == Done(2, bytes(100))
 
 
 def _until_ended() -> None:
     for thread in threading.enumerate():
-        if thread.name == "errand":
+        if thread.name == "ticket":
             thread.join(LONG_S)
 
 
 def test_an_error_is_an_answer() -> None:
     """Of its own kind; what nobody foresaw says so."""
-    errands = Tickets(1)
+    tickets = Tickets(1)
 
     def missing(_: TransferProgress) -> Done:
         raise ObjectMissingError("no such thing")
@@ -88,8 +88,8 @@ def test_an_error_is_an_answer() -> None:
     def broken(_: TransferProgress) -> Done:
         raise ZeroDivisionError
 
-    assert isinstance(errands.answer("job", "a", missing, slice_s=LONG_S), Failed)
-    answer = errands.answer("job", "b", broken, slice_s=LONG_S)
+    assert isinstance(tickets.answer("job", "a", missing, slice_s=LONG_S), Failed)
+    answer = tickets.answer("job", "b", broken, slice_s=LONG_S)
     assert isinstance(answer, Failed)
     assert isinstance(answer.error, FetchError)
     assert "ZeroDivisionError" in str(answer.error)
@@ -97,7 +97,7 @@ def test_an_error_is_an_answer() -> None:
 
 def test_where_no_thread_can_be_had_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next who asks with this ticket does not wait for what was never begun."""
-    errands, work = Tickets(1), done_at_once()
+    tickets, work = Tickets(1), done_at_once()
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -105,5 +105,5 @@ def test_where_no_thread_can_be_had_that_is_said(monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(FetchError, match="limit of processes"):
-            errands.answer("job", "t", work, slice_s=LONG_S)
-    assert errands.answer("job", "t", work, slice_s=LONG_S) == Done(1)
+            tickets.answer("job", "t", work, slice_s=LONG_S)
+    assert tickets.answer("job", "t", work, slice_s=LONG_S) == Done(1)

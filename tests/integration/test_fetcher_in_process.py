@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path[:0] = [{src!r}, {tests!r}]
 from support.fetcher_world import client_of, content
 from streaming.fetch.wire.protocol import FileRequest, Reason, Span
+from support.fetching import read_ranges
 logging.basicConfig()
 sys.executable = "/no-python"
 local = Path({local!r})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming.fetch.decide.rates import RateLimiter, Turn
+from streaming.fetch.decide.rates import RateLimiter, Slot
 
 
 @dataclass
@@ -47,7 +47,7 @@ def simulate(
         now_s, _, what, n_refused = heapq.heappop(events)
         n += 1
         if what == "ask":
-            turn = pace.take_turn(now_s)
+            turn = pace.take_slot(now_s)
             heapq.heappush(events, (turn.moment_s, n, "turn" if turn.is_booked else "ask", n_refused))
         elif not pace.may_go(now_s):
             heapq.heappush(events, (now_s, n, "ask", n_refused))
@@ -118,7 +118,7 @@ def test_a_store_that_never_complains_is_never_slowed() -> None:
     """DeadlinePool come at once."""
     pace = RateLimiter()
     for moment_s in range(1000):
-        assert pace.take_turn(moment_s * 1e-4) == Turn(moment_s * 1e-4, is_booked=True)
+        assert pace.take_slot(moment_s * 1e-4) == Slot(moment_s * 1e-4, is_booked=True)
         pace.answered(moment_s * 1e-4, moment_s * 1e-4)
     assert pace.rate == float("inf")
 
@@ -127,12 +127,12 @@ def test_a_first_burst_that_is_refused_does_not_make_it_slow_for_long() -> None:
     """Refusals come back before answers do, and tell that there is a limit, not where: it is looked for at once."""
     pace = RateLimiter()
     for _ in range(64):
-        assert pace.take_turn(0.0) == Turn(0.0, is_booked=True)
+        assert pace.take_slot(0.0) == Slot(0.0, is_booked=True)
     pace.refused(0.02, 0.0, retry_after_s=1.0)
     assert pace.silent_s(0.52) == pytest.approx(0.5)
     now_s, n_sent = 0.02, 0
     while now_s < 15.0:
-        turn = pace.take_turn(now_s)
+        turn = pace.take_slot(now_s)
         now_s = turn.moment_s
         if turn.is_booked:
             assert now_s >= 1.02

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streaming.errors import MissingExtraError, NotYetError, OptionError, StateError, WorldError
 from streaming.indexing import Indexable, Members, checked, numbers_of
-from streaming.loader_side import LoaderSide, Placement, rank_batch_size
+from streaming.loader_side import LoaderSide, Ranks, rank_batch_size
 from streaming.order import EpochOrder, Explanation, OrderSpec, explain
 from streaming.read.epoch.schedule import Schedule
 from streaming.read.epoch.share import transfer_bytes
@@ -123,12 +123,12 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         )
         defaults = replace(self._fetching, split=split)
         locations = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
-        placement = Placement(world, self.replication)
+        ranks = Ranks(world, self.replication)
         self._store = SampleStore(
             locations,
             allow_unsafe_types=allow_unsafe_types,
             cache_limit=cache_limit,
-            is_shown=placement.is_local_leader(),
+            is_shown=ranks.is_local_leader(),
         )
         self.catalog = self._store.catalog
         schedule = Schedule(
@@ -139,9 +139,9 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             remainder=remainder,
             batch_size=self.batch_size,
         )
-        self._loader_side = LoaderSide(self._store, schedule, placement)
+        self._loader_side = LoaderSide(self._store, schedule, ranks)
         if self.replication > 1:
-            placement.topology()  # raises for a world that it does not divide
+            ranks.topology()  # raises for a world that it does not divide
         if self.batch_size is not None:  # else it may be meant for samples by number, which need no shards
             self._loader_side.announce_start()
 
@@ -215,7 +215,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     def side_files(
         self, remote: str | None = None, local: str | None = None, *, storage_options: Mapping[str, Any] | None = None
     ) -> SideFiles:
-        """Give access to files below `remote` to which samples refer by name, such as videos. Each is fetched on use.
+        """Open files below `remote` to which samples refer by name, such as videos; each is fetched on first use.
 
         They are cached in the folder `local`, within this dataset's `cache_limit`, and fetched with its retries,
         timeouts and, unless others are given, storage options. Without `remote` they are read in `local`.
@@ -244,20 +244,17 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     # --- reports
 
     def explain(self, *, latency_s: float = 0.05, bytes_per_s: float = 200e6) -> Explanation:
-        """Say in numbers what this configuration does on the present hardware; `print` it for words.
+        """Explain in numbers what this configuration does on the present hardware; `print` them for words.
 
-        Samples of each stream, batches and padding, canonical nodes and shuffle window, shards open at once, downloads
-        per shard, cache needed, the wait for the first batch, and a score of the shuffle: see docs/order.md. The store
-        is assumed to answer after `latency_s` and to give this node `bytes_per_s` over all connections. Raises
-        OptionError.
+        They are: samples of each stream, batches and padding, canonical nodes and shuffle window, shards open at once,
+        downloads per shard, cache needed, the wait for the first batch, and a score of the shuffle; see docs/order.md.
+        The store is assumed to answer after `latency_s` and to give this node `bytes_per_s` over all connections.
+        Raises OptionError.
         """
-        topology, batch_size, store = (
-            self._loader_side.placement.topology(),
-            rank_batch_size(self.batch_size),
-            self._store,
-        )
-        plan = self._loader_side.plan(0, batch_size)
-        node = topology.node_of(self._loader_side.placement.world().rank)
+        store, side, batch_size = self._store, self._loader_side, rank_batch_size(self.batch_size)
+        topology = side.ranks.topology()
+        plan = side.plan(0, batch_size)
+        node = topology.node_of(side.ranks.world().rank)
         first = first_batch(
             plan,
             node,
@@ -274,20 +271,20 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             disk_bytes=store.disk_bytes(all_are_cached=True),
             first_batch_bytes=first.n_bytes,
             first_batch_s=first.seconds,
-            remainder=self._loader_side.schedule.remainder,
+            remainder=side.schedule.remainder,
         )
 
     def stats(self) -> Stats:
-        """Say what this rank and its workers have done and waited for, and what the fetcher has; `print` it for words.
+        """Report what this rank and its workers have done and waited for, and what the fetcher has done.
 
-        Starts no fetcher, and asks none where all data is read in place.
+        `print` it for a table. Starts no fetcher, and asks none where all data is read in place.
         """
         counters, store = self._store.counters, self._store
         epoch, of_epoch = counters.epoch_reading()
         since_start = counters.reading()
         numbers = None if store.files.all_sources else store.client.status_if_any()
         return Stats(
-            rank=self._loader_side.placement.world().rank,
+            rank=self._loader_side.ranks.world().rank,
             epoch=epoch,
             since_start=ReadingStats.of(since_start),
             of_epoch=ReadingStats.of(of_epoch),
@@ -298,7 +295,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     def __repr__(self) -> str:
         shuffled = f"shuffled by {self.shuffle_algo}" if self.shuffle else "in stored order"
         try:
-            world = repr(self._loader_side.placement.world())
+            world = repr(self._loader_side.ranks.world())
         except WorldError as error:  # a debugger is to show the rest all the same
             world = f"no usable world: {error}"
         return (

@@ -42,8 +42,8 @@ def rank_batch_size(of_dataset: int | None, of_loader: int | None = None) -> int
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where this process stands among the ranks: as the user says, else as its surroundings say when they are asked.
+class Ranks:
+    """Which rank this is of which ranks: as the user says, else as the environment says at the time of the call.
 
     A pickle for a worker process holds the world that was found, since the worker may not see the process group.
     """
@@ -52,11 +52,11 @@ class Placement:
     replication: int
 
     def world(self, *, is_logged: bool = True) -> World:
-        """Which rank this is. Raises what `World.detect` raises."""
+        """Which rank this is. `is_logged`: log it once if it was found. Raises WorldError."""
         return World.detect(is_logged=is_logged) if self.given is None else self.given
 
     def topology(self, *, is_logged: bool = True) -> Topology:
-        """Which ranks exist. Raises OptionError if `replication` does not divide them."""
+        """Which ranks exist. Raises WorldError, and OptionError if `replication` does not divide them."""
         world = self.world(is_logged=is_logged)
         return Topology.of(world.num_ranks, world.ranks_per_node, self.replication)
 
@@ -69,25 +69,23 @@ class Placement:
 
     def __reduce__(self) -> tuple[Any, ...]:
         is_for_worker = context.get_spawning_popen() is not None
-        return Placement, (self.world() if is_for_worker else self.given, self.replication)
+        return Ranks, (self.world() if is_for_worker else self.given, self.replication)
 
 
 class LoaderSide:
-    """The epochs of one dataset in a rank process and its workers. Safe between threads.
+    """What the loaders over a dataset need of it: its epochs, and where training stands in them. Thread-safe.
 
-    `iter()` of the dataset joins an epoch in every worker. Our own loader begins it before, in the rank process, and
-    knows what the user has received of it. Pickles with the ring of epochs for the workers of this process; elsewhere a
-    pickle begins anew.
+    PyTorch's loader only iterates: each worker joins its epoch. Our own loader also begins the epoch, in the rank
+    process before its workers start, and knows what the user has received. A pickle for a worker process shares the
+    epochs; any other has none yet.
     """
 
-    def __init__(self, store: SampleStore, schedule: Schedule, placement: Placement) -> None:
-        self._open(store, schedule, placement, EpochRing(), None)
+    def __init__(self, store: SampleStore, schedule: Schedule, ranks: Ranks) -> None:
+        self._open(store, schedule, ranks, EpochRing(), None)
 
-    def _open(
-        self, store: SampleStore, schedule: Schedule, placement: Placement, ring: EpochRing, key: int | None
-    ) -> None:
+    def _open(self, store: SampleStore, schedule: Schedule, ranks: Ranks, ring: EpochRing, key: int | None) -> None:
         self._store, self._ring = store, ring
-        self.schedule, self.placement = schedule, placement
+        self.schedule, self.ranks = schedule, ranks
         self._starter = _Starter(key)
         self._said_once = False
         self._rooms: dict[tuple[Topology, int], CacheRoom] = {}
@@ -96,15 +94,15 @@ class LoaderSide:
 
     def order(self, epoch: int) -> EpochOrder:
         """The order of an epoch; the same in every process."""
-        return self.schedule.order(epoch, self.placement.topology())
+        return self.schedule.order(epoch, self.ranks.topology())
 
     def plan(self, epoch: int, batch_size: int, start: int = 0) -> EpochPlan:
         """Who gets what in an epoch of which `start` samples are spent."""
-        return self.schedule.plan(epoch, self.placement.topology(), batch_size, start)
+        return self.schedule.plan(epoch, self.ranks.topology(), batch_size, start)
 
     def n_rank_samples(self, batch_size: int, start: int = 0) -> int:
         """Samples that this rank gets in an epoch of which `start` samples over all ranks are spent."""
-        return self.plan(0, batch_size, start).rank_samples(self.placement.world().rank)
+        return self.plan(0, batch_size, start).rank_samples(self.ranks.world().rank)
 
     # --- for our own loader
 
@@ -120,7 +118,7 @@ class LoaderSide:
 
     @contextmanager
     def workers_join(self, key: int) -> Iterator[None]:
-        """Have worker processes that this thread starts in the block join the epochs begun under this key."""
+        """Make worker processes that this thread starts in the block join the epochs begun under this key."""
         self._starter.key = key
         try:
             yield
@@ -128,8 +126,8 @@ class LoaderSide:
             self._starter.key = None
 
     def monitor(self, rules: WaitRules | None, n_workers: int) -> LoaderMonitor:
-        """A monitor of how training waits for a loader with `n_workers` workers."""
-        world = self.placement.world()
+        """Make the monitor of a loader with `n_workers` workers."""
+        world = self.ranks.world()
         n_all = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         n_cores = max(1, n_all // world.ranks_per_node)
         return LoaderMonitor(
@@ -137,21 +135,21 @@ class LoaderSide:
         )
 
     def epoch_line(self, started: StartedEpoch) -> str:
-        """A summary of an epoch in one line."""
+        """Sum up an epoch in one line."""
         _, reading = self._store.counters.epoch_reading(started.number)
-        return epoch_line(self.placement.world().rank, started.epoch, ReadingStats.of(reading))
+        return epoch_line(self.ranks.world().rank, started.epoch, ReadingStats.of(reading))
 
     def loader_state(self, started: StartedEpoch | None, n_samples: int, *, is_exhausted: bool) -> dict[str, Any]:
-        """The state of a loader that has handed out `n_samples` samples of `started`, in full batches; see `state`.
+        """The state of a loader that has handed out `n_samples` samples of the epoch `started`, in full batches.
 
-        The plan says what that is over all ranks, so ranks whose last batch is shorter or missing agree with the
+        The plan tells what that is over all ranks, so ranks whose last batch is shorter or missing agree with the
         others. `started`: None if the loader has begun no epoch.
         """
         progress = self._ring.progress()
         if started is None or progress.is_pending:
             return self._state(Cursor(progress.epoch, progress.start))
         stop = self.plan(0, started.batch_size, started.start).stop  # the same in every epoch
-        consumed = min(started.start + n_samples * self.placement.topology().n_groups, stop)
+        consumed = min(started.start + n_samples * self.ranks.topology().n_groups, stop)
         return self._state(Cursor(started.epoch, max(stop, self.order(0).n_samples) if is_exhausted else consumed))
 
     # --- iteration
@@ -163,10 +161,10 @@ class LoaderSide:
         get: Callable[[int], Any] | None,
         worker_info: Any | None,
     ) -> Iterator[Any]:
-        """Join the loader's epoch, or begin the next one, now; return this worker's samples of it.
+        """Join the loader's epoch, or begin the next one; return this worker's samples of it.
 
-        `batch_size`: the dataset's setting. `get(sample_id)` makes a sample where the user's class does so; None: it is
-        read straight from the shard. `worker_info`: PyTorch's, None in the rank process.
+        `batch_size` and `predownload`: the dataset's settings. `get(sample_id)` makes a sample in a way of the user's;
+        None: it comes straight from the shard. `worker_info`: PyTorch's; None in the rank process.
         """
         loader = self._loader(worker_info)
         started = self._ring.join(
@@ -182,7 +180,7 @@ class LoaderSide:
             self._advise(started.batch_size)
         share = Share(
             self.plan(started.epoch, started.batch_size, started.start),
-            self.placement.world().rank,
+            self.ranks.world().rank,
             loader.worker,
             loader.n_workers,
             next_order=lambda: self.order(started.epoch + 1),
@@ -191,16 +189,16 @@ class LoaderSide:
             is_counted=started.is_counted and worker_info is not None,
         )
         samples = read_share(self._store, share, get)
-        if started.number or loader.worker or not self.placement.is_local_leader():
+        if started.number or loader.worker or not self.ranks.is_local_leader():
             return samples
         return shown_at_start(samples, self._store, share)
 
     def announce_start(self) -> None:
-        """Have the first shards of the next epoch fetched before it begins, if the world is known by now."""
+        """Announce the first shards of the next epoch before it begins, if the world is known already."""
         if self._store.files.all_sources:
             return
         try:
-            rank, topology = self.placement.world(is_logged=False).rank, self.placement.topology(is_logged=False)
+            rank, topology = self.ranks.world(is_logged=False).rank, self.ranks.topology(is_logged=False)
         except (WorldError, OptionError):  # raised when iteration begins, if it is still so
             return
         progress, cursor = self._ring.progress(), Cursor(self._ring.next_epoch, 0)
@@ -211,7 +209,7 @@ class LoaderSide:
         self._store.announce_start(first_shards(order, topology, rank, cursor.consumed, self._store))
 
     def _loader(self, worker_info: Any | None) -> Loader:
-        """The loader that this process iterates for."""
+        """The loader for which this process iterates."""
         key = self._starter.key
         if worker_info is None:
             return Loader(secrets.randbits(62) if key is None else key, 0, 1)
@@ -220,8 +218,8 @@ class LoaderSide:
         )
 
     def _room(self, batch_size: int) -> CacheRoom | None:
-        """What the cache's limit means here; None if there is none, or nothing is cached."""
-        limit_bytes, topology = self._store.limit_bytes, self.placement.topology()
+        """What the cache limit means here; None if there is none, or nothing is cached."""
+        limit_bytes, topology = self._store.limit_bytes, self.ranks.topology()
         if limit_bytes is None or self._store.files.all_sources:
             return None
         room = self._rooms.get((topology, batch_size))
@@ -231,7 +229,7 @@ class LoaderSide:
         return room
 
     def _advise(self, batch_size: int) -> None:
-        """Warn once, in the rank process, of what a user would want to know before a long run."""
+        """Warn once of what a user would want to know before a long run."""
         if self._said_once:
             return
         self._said_once = True
@@ -252,27 +250,30 @@ class LoaderSide:
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that begins next if no state was loaded."""
+        """The number of the epoch that begins next if no state was loaded."""
         return self._ring.next_epoch
 
     def set_next(self, epoch: int) -> None:
-        """Fix the epoch that begins next, from its first sample."""
+        """Make `epoch` begin next, from its first sample. Raises OptionError if it is below 0."""
         if epoch < 0:
             raise OptionError(f"an epoch's number is 0 or more, not {epoch}")
         self._ring.set_next(epoch)
         self.announce_start()
 
     def state(self, n_samples: int, *, from_beginning: bool) -> dict[str, Any]:
-        """The state after `n_samples` samples over all ranks, counted from the start of the epoch or of this run."""
+        """The state after `n_samples` samples over all ranks.
+
+        They count from the start of the epoch if `from_beginning`, else from where this run began in it.
+        """
         progress = self._ring.progress()
         return self._state(Cursor(progress.epoch, n_samples + (0 if from_beginning else progress.start)))
 
     def _state(self, cursor: Cursor) -> dict[str, Any]:
-        n_nodes = self.placement.world().num_nodes
+        n_nodes = self.ranks.world().num_nodes
         return save_state(self.order(0), cursor, initial_physical_nodes=n_nodes)
 
     def load_state(self, state: dict[str, Any], *, accept_other_order: bool) -> None:
-        """Begin the next epoch where the state says. Raises StateError."""
+        """Make the next epoch begin where the state says. Raises StateError if it belongs to another order."""
         cursor = load_state(state, self.order(0), accept_other_order=accept_other_order)
         self._ring.resume_at(cursor.epoch, cursor.consumed)
         self.announce_start()
@@ -284,7 +285,7 @@ class LoaderSide:
         self._ring.close()
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self._store, self.schedule, self.placement, self._ring, self._starter.key
+        return self._store, self.schedule, self.ranks, self._ring, self._starter.key
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._open(*state)

@@ -1,7 +1,6 @@
 """Stream training data from object storage, in an order that no hardware changes.
 
-Names are loaded when they are first asked for, so that `import streaming` brings in neither torch nor any client of an
-object store.
+Names are imported on first use, so `import streaming` loads neither torch nor the client of any object store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A PyTorch loader that knows where it stands."""
+"""A PyTorch loader that knows where training stands."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from torch.utils.data import DataLoader
 
 from streaming.dataset import StreamingDataset
 from streaming.errors import OptionError
+from streaming.loader_side import LoaderSide, rank_batch_size
 from streaming.read.shared.epoch_ring import StartedEpoch
 from streaming.read.telemetry.bottleneck import WaitRules
-from streaming.read.telemetry.loader_watch import LoaderWatch
+from streaming.read.telemetry.loader_monitor import LoaderMonitor
 
 _log: Final = logging.getLogger("streaming")
 
 
 class StreamingDataLoader(DataLoader[Any]):
-    """`torch.utils.data.DataLoader` with the same arguments, and `state_dict()` and `load_state_dict()`.
+    """`torch.utils.data.DataLoader` with the same arguments, and with `state_dict()` and `load_state_dict()`.
 
-    A dataset that was given no batch size takes the loader's. The state counts what this rank has received, not what
-    workers have prepared, and is the same on every rank; it may be loaded into any other number of ranks and workers.
-    Each iteration is one epoch; several may run at the same time over one dataset.
+    A dataset without a batch size takes the loader's. The state counts what this rank has received, not what workers
+    have prepared, and is the same on every rank. It may be loaded into any other number of ranks and workers. Each
+    iteration is one epoch; several may run at the same time over one dataset. Over another kind of dataset it is
+    PyTorch's loader.
 
-    `log_stats`: log a line at the end of each epoch (logger "streaming", INFO): see `StreamingDataset.stats`.
-    `wait_rules`: when a warning says that training waits for data, and why; None: never.
+    `log_stats`: log a line at the end of each epoch (logger "streaming", INFO); see `StreamingDataset.stats`.
+    `wait_rules`: when to warn that training waits for data, and why; None: never. Raises OptionError for
+    `in_order=False`.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class StreamingDataLoader(DataLoader[Any]):
         super().__init__(*args, **kwargs)
         self.log_stats = log_stats
         self.wait_rules = wait_rules
-        self._watch: LoaderWatch | None = None
+        self._monitor: LoaderMonitor | None = None
         self._n_batches_yielded = 0
         self._started: StartedEpoch | None = None
         self._is_exhausted = False
@@ -63,52 +66,63 @@ class StreamingDataLoader(DataLoader[Any]):
     @property
     def num_samples_yielded(self) -> int:
         """Samples that this rank has received since `iter()`."""
-        n_samples = self._n_full_samples
-        if self._started is None or not isinstance(self.dataset, StreamingDataset):
-            return n_samples
-        return min(n_samples, self.dataset.rank_samples(self._started.start))
+        side, started = self._side, self._started
+        if side is None or started is None:
+            return self._n_full_samples
+        return min(self._n_full_samples, side.n_rank_samples(started.batch_size, started.start))
 
     @property
     def _n_full_samples(self) -> int:
-        """As if every batch had been full."""
+        """Samples in the batches handed out, if all were full."""
         return self._n_batches_yielded * (self.batch_size or 1)
 
+    @property
+    def _side(self) -> LoaderSide | None:
+        return self.dataset._loader_side if isinstance(self.dataset, StreamingDataset) else None
+
     def __iter__(self) -> Any:
-        """The next epoch's batches. The epoch is settled now, not at the first batch."""
+        """Begin the next epoch, now and not at the first batch; return its batches."""
         self._n_batches_yielded = 0
         self._is_exhausted = False
         if not isinstance(self.dataset, StreamingDataset):
-            return self._counted(super().__iter__())
+            return self._counted(super().__iter__(), None, None)
+        side = self.dataset._loader_side
         if self._iterator is None:  # else workers of the last epoch live on, and know the key
             self._key = secrets.randbits(62)
-        self._started = self.dataset.begin_epoch(self._key, self.num_workers, self.batch_size)
-        if self._watch is None:
-            self._watch = self.dataset.watch(self.wait_rules, self.num_workers)
-        with self.dataset.workers_join(self._key):
+        batch_size = rank_batch_size(self.dataset.batch_size, self.batch_size)
+        self._started = side.begin_epoch(self._key, self.num_workers, batch_size)
+        if self._monitor is None:
+            self._monitor = side.monitor(self.wait_rules, self.num_workers)
+        with side.workers_join(self._key):
             batches = super().__iter__()
-        return self._counted(batches, self._watch)
+        return self._counted(batches, self._started, self._monitor)
 
-    def _counted(self, batches: Iterator[Any], watch: LoaderWatch | None = None) -> Iterator[Any]:
-        started = self._started
+    def _counted(
+        self, batches: Iterator[Any], started: StartedEpoch | None, monitor: LoaderMonitor | None
+    ) -> Iterator[Any]:
         try:
-            for batch in batches if watch is None else watch.over(batches):
-                self._n_batches_yielded += 1  # before the hand-over: who has the batch may ask for the state
+            for batch in batches if monitor is None else monitor.over(batches):
+                self._n_batches_yielded += 1  # first, since whoever has the batch may ask for the state
                 yield batch
             self._is_exhausted = True
-            if self.log_stats and started is not None and isinstance(self.dataset, StreamingDataset):
-                _log.info("%s", self.dataset.epoch_line(started))
+            if self.log_stats and self._side is not None and started is not None:
+                _log.info("%s", self._side.epoch_line(started))
         finally:
             if not self.persistent_workers:
                 _stop_workers(batches)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Where this loader stands, see `StreamingDataset.state_dict`; None for another kind of dataset."""
-        if not isinstance(self.dataset, StreamingDataset):
+        side = self._side
+        if side is None:
             return None
-        return self.dataset.state_of(self._started, self._n_full_samples, is_exhausted=self._is_exhausted)
+        return side.loader_state(self._started, self._n_full_samples, is_exhausted=self._is_exhausted)
 
     def load_state_dict(self, obj: dict[str, Any], *, accept_other_order: bool = False) -> None:
-        """Go on from a state at the next `iter()`, see `StreamingDataset.load_state_dict`."""
+        """Resume from a state at the next `iter()`; see `StreamingDataset.load_state_dict`.
+
+        Raises OptionError for another kind of dataset.
+        """
         if not isinstance(self.dataset, StreamingDataset):
             raise OptionError(f"a {type(self.dataset).__name__} has no state to load")
         self.dataset.load_state_dict(obj, accept_other_order=accept_other_order)
@@ -118,9 +132,9 @@ class StreamingDataLoader(DataLoader[Any]):
 
 
 def _stop_workers(batches: Iterator[Any]) -> None:
-    """End a PyTorch iterator's workers now, also after an error, whose traceback keeps the iterator alive in a cycle.
+    """End the workers of a PyTorch iterator now, also after an error, whose traceback keeps it alive in a cycle.
 
-    Else they would live until the garbage collector comes by, perhaps in a forked child, which may not join them.
+    Else they would live until the garbage collector runs, perhaps in a forked child, which may not join them.
     """
     stop = getattr(batches, "_shutdown_workers", None)  # there since PyTorch 1.0; without it they end with the cycle
     if stop is not None:

@@ -1,4 +1,4 @@
-"""What a process that may fork at any time needs: locks that its children can use, and a look at weak sets."""
+"""What a process that may fork at any time needs: locks that its children can use, and a safe copy of weak sets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class ForkSafeLock:
-    """Keeps threads apart. In a forked child it is free, whoever held it: that thread is not there to release it.
+    """Keeps threads apart, and is free in a forked child: the thread that held it is not there to release it.
 
-    So what it guards must be left consistent at every step.
+    So what it guards must be consistent at every step.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ _all: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 def members(weak: weakref.WeakSet[T]) -> list[T]:
-    """What is in the set now, although other threads may add to it meanwhile."""
+    """List what is in the set, although other threads may add to it meanwhile."""
     while True:
         try:
             return list(weak)

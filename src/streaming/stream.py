@@ -1,4 +1,4 @@
-"""One source of shards, as the user names it, and what the settings come to."""
+"""One source of shards: the settings that the user gives, and the location that they come to."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from streaming.storage.url import Folder, Location, location_below, parse_remote
 class Stream:
     """A source of shards: where they are stored, where they are cached, and how they are fetched.
 
-    `remote` is a URL or folder, `local` the folder that caches it; without `remote` the data lies in `local` and is
-    read there, never changed. With a URL and no `local`, a private folder in the system's temporary directory is
-    used. `split` is a sub-folder of both. The other settings, where left out, are those of the dataset:
-    `download_retry` attempts per file, `download_timeout` seconds, `validate_hash` (a hash name; None for the fastest
-    that the index has; False for none), `keep_zip` to keep compressed files beside the decompressed,
-    `storage_options` for the store: endpoint, credentials and so on, see docs/stores.md. Its `credentials` may be a
-    function without arguments that returns such options, with `expires_at` (seconds since 1970 or a datetime) if they
-    expire; it is called in your process, when they are first needed and before they expire.
+    `remote` is a URL or folder, `local` the folder that caches it. Without `remote` the data is in `local`, and is read
+    there and never changed. With a URL and no `local`, the cache is a private folder in the system's temporary
+    directory. `split` is a sub-folder of both.
+
+    The other settings, where left out, are those of the dataset: `download_retry` attempts per file;
+    `download_timeout` in seconds; `validate_hash`, the name of a hash, None for the fastest that the index has, or
+    False for none; `keep_zip` to keep compressed files beside the decompressed ones; `storage_options` for the store
+    (endpoint, credentials and so on), see docs/stores.md. Among these, `credentials` may be a function without
+    arguments that returns such options, with `expires_at` (seconds since 1970 or a datetime) if they expire. It is
+    called in your process, when they are first needed and before they expire.
 
     At most one weight may be given: `proportion` (relative to the other streams'), `repeat` (multiples of the stream,
-    fractions too) or `choose` (samples per epoch). A stream is never written to, so several datasets may use it; what
-    its weight comes to is on the dataset. Raises OptionError.
+    fractions too) or `choose` (samples per epoch). Several datasets may use one stream, since none changes it;
+    `draws_per_stream` of the dataset says what its weight comes to. Raises OptionError.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Stream:
         self.keep_zip = keep_zip
         self.storage_options = storage_options
         self.location = _location_of(self.remote) if self.remote else None
-        """`remote`, parsed; None where there is none."""
+        """`remote`, parsed; None if there is none."""
         self._check()
 
     def _check(self) -> None:
@@ -69,7 +71,7 @@ class Stream:
         parts = self.split.replace("\\", "/").split("/")
         if self.split and (self.split.startswith("/") or ".." in parts):
             raise OptionError(f"split={self.split!r} must be a folder below the stream's root")
-        self.weight  # noqa: B018  raises for one that cannot be
+        self.weight  # noqa: B018  raises for a weight that is impossible
         _check_fetching(self.download_retry, self.download_timeout, self.validate_hash)
         if self.storage_options:
             if not self.remote:
@@ -79,7 +81,7 @@ class Stream:
 
     @property
     def weight(self) -> StreamWeight:
-        """How much of the stream an epoch takes, as given."""
+        """How much of the stream an epoch takes, as the user gave it. Raises OptionError for an impossible weight."""
         return StreamWeight(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
     def __repr__(self) -> str:
@@ -93,7 +95,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class StreamDefaults:
-    """The dataset's settings for what a stream leaves open."""
+    """The dataset's settings, for streams that leave them open."""
 
     split: str | None = None
     download_retry: int = 2
@@ -118,7 +120,7 @@ def _check_fetching(
 
 
 def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLocation:
-    """The location that a stream's settings come to. Touches no file, except to compare `remote` and `local`."""
+    """Resolve a stream's settings to its location. Touches no file, except to compare `remote` and `local`."""
     split = stream.split or defaults.split or ""
     remote = stream.location
     local = None if not stream.local else _absolute(stream.local)
@@ -157,7 +159,10 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLoca
 
 
 def split_options(remote: Location, storage_options: Mapping[str, Any]) -> tuple[str, CredentialProvider | None]:
-    """A stream's options, checked, as JSON, and the function in them that gives credentials. Raises OptionError."""
+    """Check a stream's options; return them as JSON, and the function among them that returns credentials.
+
+    Raises OptionError.
+    """
     rest = dict(storage_options)
     credentials = rest.pop("credentials", None)
     if credentials is not None and not callable(credentials):
@@ -169,7 +174,7 @@ def split_options(remote: Location, storage_options: Mapping[str, Any]) -> tuple
 
 
 def _location_of(remote: str) -> Location:
-    """Where a stream's `remote` points; of a folder, `~` is the home folder."""
+    """Parse a stream's `remote`. In a folder, `~` is the home folder."""
     location = parse_remote(remote)
     return Folder(_absolute(remote)) if isinstance(location, Folder) else location
 

@@ -1,8 +1,8 @@
-"""Which rank this process is, of how many, and how ranks lie on machines.
+"""Which rank this process is, of how many, and which ranks share a machine.
 
-The only module that reads this from the surroundings. It never calls a collective, creates a process group or touches
-an accelerator, and it does not guess: what a launcher says incompletely or in contradiction is an error, because a
-rank that believes to be alone reads everything and nobody notices.
+The only module that reads this from the environment. It never calls a collective, creates a process group or touches
+an accelerator. It does not guess either. Where a launcher's variables are incomplete or contradict each other it
+raises, because a rank that takes itself for the only one reads all the data, and nobody notices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streaming.errors import WorldError
 
 _log: Final = logging.getLogger("streaming")
 
-# Set by launchers for processes that they have really started side by side, with where to learn the rank.
+# Launchers set these for processes that they have really started side by side; the constructor that learns the rank.
 # (SLURM_NTASKS alone is no such sign: it is also set in a batch script, which runs once.)
 _LAUNCHERS: Final = (
     ("OMPI_COMM_WORLD_SIZE", "World.from_mpi()"),
@@ -31,10 +31,10 @@ _LAUNCHERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One data-parallel rank and where it stands.
+    """One data-parallel rank, and its place among all ranks.
 
-    `num_ranks` counts all ranks of the job, `ranks_per_node` those on one machine (consecutive rank numbers).
-    Raises WorldError if the numbers contradict each other.
+    `num_ranks` counts the ranks of the job, `ranks_per_node` those on one machine, whose numbers are consecutive.
+    `source` says where the numbers come from. Raises WorldError if they contradict each other.
 
     >>> World(rank=5, num_ranks=8, ranks_per_node=4).node
     1
@@ -56,17 +56,17 @@ class World:
 
     @property
     def node(self) -> int:
-        """Which machine this rank is on."""
+        """The number of this rank's machine."""
         return self.rank // self.ranks_per_node
 
     @property
     def num_nodes(self) -> int:
-        """How many machines take part; the last may hold fewer ranks."""
+        """The number of machines; the last may hold fewer ranks."""
         return -(-self.num_ranks // self.ranks_per_node)
 
     @property
     def rank_of_node(self) -> int:
-        """This rank among those of its machine."""
+        """The number of this rank among those of its machine."""
         return self.rank % self.ranks_per_node
 
     @property
@@ -78,13 +78,13 @@ class World:
         return f"World(rank {self.rank} of {self.num_ranks}, {self.ranks_per_node} a node; {self.source})"
 
     @classmethod
-    def detect(cls, environment: Mapping[str, str] | None = None, *, is_told: bool = True) -> World:
-        """This process's world: from `torch.distributed` if it is initialised, else from the launcher's variables.
+    def detect(cls, environment: Mapping[str, str] | None = None, *, is_logged: bool = True) -> World:
+        """Find this process's world: from `torch.distributed` if it is initialised, else from the launcher's variables.
 
         The variables are `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE`; without any of them the process
-        is alone. `is_told`: say once what was found. Raises WorldError where they are incomplete or contradict each
-        other or the process group, and where another launcher (MPI, SLURM) has started several processes but the rank
-        was not passed on.
+        is alone. `is_logged`: log what was found, once in a process. Raises WorldError where the variables are
+        incomplete, or contradict each other or the process group, and where another launcher (MPI, SLURM) has started
+        several processes but the rank was not passed on.
         """
         environment = os.environ if environment is None else environment
         group = _process_group()
@@ -101,13 +101,16 @@ class World:
                         f"initialise it first, set them, or pass world={remedy}"
                     )
             world = cls(source="no launcher and no process group found: alone")
-        if is_told:
-            _tell_once(world)
+        if is_logged:
+            _log_once(world)
         return world
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> World:
-        """From `RANK` and `WORLD_SIZE`, with `LOCAL_RANK` and `LOCAL_WORLD_SIZE` where given (torchrun's names)."""
+        """Read `RANK` and `WORLD_SIZE`, and `LOCAL_RANK` and `LOCAL_WORLD_SIZE` if they are set (torchrun's names).
+
+        Raises WorldError.
+        """
         environment = os.environ if environment is None else environment
         rank, num_ranks = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
         if rank is None or num_ranks is None:
@@ -122,11 +125,11 @@ class World:
 
     @classmethod
     def from_mesh(cls, mesh: Any, dims: str | Sequence[str], environment: Mapping[str, str] | None = None) -> World:
-        """From a `torch.distributed.device_mesh.DeviceMesh`: the ranks along `dims` share the data out.
+        """Count ranks along the dimensions `dims` of a `torch.distributed.device_mesh.DeviceMesh`.
 
-        All processes with the same place along `dims` (tensor or pipeline peers) get the same samples; those that need
-        no data need no dataset. Machines are told apart by `LOCAL_WORLD_SIZE`; where a machine's data-parallel ranks
-        are not consecutive, each counts as a node.
+        All processes with the same coordinates along `dims` (tensor or pipeline peers) get the same samples. A process
+        that needs no data needs no dataset. `LOCAL_WORLD_SIZE` says which processes share a machine; where a machine's
+        data-parallel ranks are not consecutive, each counts as a node. Raises WorldError.
         """
         environment = os.environ if environment is None else environment
         names = (dims,) if isinstance(dims, str) else tuple(dims)
@@ -137,11 +140,11 @@ class World:
         shape = tuple(mesh.mesh.shape)
         axes = [known.index(name) for name in names]
         sizes = [shape[axis] for axis in axes]
-        rank_of: dict[int, int] = {}  # of a process, along dims
-        for place, process in zip(itertools.product(*map(range, shape)), mesh.mesh.flatten().tolist()):
+        rank_of: dict[int, int] = {}  # process -> rank along dims
+        for coordinates, process in zip(itertools.product(*map(range, shape)), mesh.mesh.flatten().tolist()):
             rank = 0
             for axis, size in zip(axes, sizes):
-                rank = rank * size + place[axis]
+                rank = rank * size + coordinates[axis]
             rank_of[process] = rank
         mine = rank_of.get(int(mesh.get_rank()))
         if mine is None:
@@ -152,7 +155,10 @@ class World:
 
     @classmethod
     def from_slurm(cls, environment: Mapping[str, str] | None = None) -> World:
-        """From the variables of `srun`: `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_STEP_TASKS_PER_NODE`."""
+        """Read the variables of `srun`: `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_STEP_TASKS_PER_NODE`.
+
+        Raises WorldError.
+        """
         environment = os.environ if environment is None else environment
         rank = _needed(environment, "SLURM_PROCID", "srun")
         num_ranks = _number(environment, "SLURM_STEP_NUM_TASKS")
@@ -165,7 +171,7 @@ class World:
 
     @classmethod
     def from_mpi(cls, environment: Mapping[str, str] | None = None) -> World:
-        """From the variables that `mpirun` sets (Open MPI, else the PMI of MPICH and Intel MPI)."""
+        """Read the variables that `mpirun` sets (Open MPI, else the PMI of MPICH and Intel MPI). Raises WorldError."""
         environment = os.environ if environment is None else environment
         if "OMPI_COMM_WORLD_RANK" in environment:
             names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -178,7 +184,7 @@ class World:
 
 
 def _consecutive(rank_of: Mapping[int, int], num_ranks: int, local_size: int | None) -> int:
-    """How many data-parallel ranks each machine holds, if it is the same number of consecutive ones; else 1."""
+    """The number of data-parallel ranks per machine, if all machines hold equally many consecutive ones; else 1."""
     if not local_size:
         return 1
     machines: dict[int, set[int]] = {}
@@ -193,7 +199,7 @@ def _consecutive(rank_of: Mapping[int, int], num_ranks: int, local_size: int | N
 
 
 def _process_group() -> tuple[int, int] | None:
-    """(rank, size) of the default process group, if the program has initialised one. Never imports torch."""
+    """The rank and size of the default process group, if the program has initialised one. Never imports torch."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -215,7 +221,7 @@ def _from_group(group: tuple[int, int], environment: Mapping[str, str]) -> World
 
 
 def _ranks_per_node(environment: Mapping[str, str], rank: int, num_ranks: int) -> int:
-    """`LOCAL_WORLD_SIZE`; 1 where it is unknown or does not divide the world, so that each rank counts as a node."""
+    """`LOCAL_WORLD_SIZE`; 1, so that each rank counts as a node, where it is not set or does not divide the world."""
     local_size = _number(environment, "LOCAL_WORLD_SIZE")
     local_rank = _number(environment, "LOCAL_RANK")
     if local_size is None:
@@ -248,14 +254,15 @@ def _needed(environment: Mapping[str, str], name: str, launcher: str) -> int:
     return number
 
 
-_told: set[int] = set()
+_said_once: set[int] = set()
+"""The processes that have logged their world: this one, and those from which it was forked."""
 
 
-def _tell_once(world: World) -> None:
-    """Say once in a process where rank and world came from; a warning if nothing was found."""
-    if os.getpid() in _told or _is_loader_worker():
+def _log_once(world: World) -> None:
+    """Log once in a process where rank and world came from; warn if nothing was found."""
+    if os.getpid() in _said_once or _is_loader_worker():
         return
-    _told.add(os.getpid())
+    _said_once.add(os.getpid())
     if world.source.startswith("no launcher"):
         _log.warning("rank 0 of 1: %s. Every process that is started like this reads all the data.", world.source)
     else:

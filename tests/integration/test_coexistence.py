@@ -1,4 +1,4 @@
-"""Many datasets, loaders, ranks and jobs side by side: nothing is shared that could disturb."""
+"""Many datasets, loaders, ranks and jobs run side by side, and none disturbs another."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _run_local(job: Job, rank: int) -> Report:
 
 
 def test_two_thousand_datasets_under_a_limit_of_256_descriptors(source: str) -> None:
-    """Opened, read and closed or dropped: no descriptor, map, thread or process stays."""
-    with StreamingDataset(local=source) as dataset:  # what is made once in a process
+    """They are read, and closed or dropped: no descriptor, map, thread or process stays."""
+    with StreamingDataset(local=source) as dataset:  # makes what a process makes once
         checked_id(dataset[0])
     gc.collect()
     process = psutil.Process()
@@ -75,8 +75,20 @@ def test_two_thousand_datasets_under_a_limit_of_256_descriptors(source: str) -> 
     assert process.num_threads() <= n_threads + 5
 
 
+def test_a_dataset_lives_as_long_as_an_iterator_over_it(source: str, tmp_path: Path) -> None:
+    """Nobody else needs to hold it: read in place or through a cache, by itself or by either loader."""
+    for remote, local in ((None, source), (source, str(tmp_path / "cache"))):
+        assert sum(1 for _ in StreamingDataset(remote=remote, local=local)) == N
+        for kind in (DataLoader, StreamingDataLoader):
+            batches = kind(StreamingDataset(remote=remote, local=local), batch_size=8, collate_fn=len)
+            assert sum(iter(batches)) == N
+        samples = iter(StreamingDataset(remote=remote, local=local, shuffle=True))
+        gc.collect()
+        assert len(list(samples)) == N
+
+
 def test_cached_datasets_free_what_they_hold(source: str, tmp_path: Path) -> None:
-    """The same over a remote: 100 datasets, each with a connection and maps, closed or dropped."""
+    """100 datasets over a remote, each with a connection and maps, are closed or dropped."""
     gc.collect()
     process = psutil.Process()
     n_open, n_threads, n_maps = process.num_fds(), process.num_threads(), len(process.memory_maps(grouped=False))
@@ -113,7 +125,7 @@ def test_a_closed_dataset_says_so_and_touches_nothing(source: str, tmp_path: Pat
 
 
 def test_many_open_shards_stay_within_the_descriptors(tmp_path: Path) -> None:
-    """Three datasets in place, each of more shards than a limit of 256 descriptors allows: read again and again."""
+    """Three datasets are read in place, each of more shards than a limit of 256 descriptors allows."""
     write_numbered(str(tmp_path / "source"), 400, size_limit=150)
     datasets = [StreamingDataset(local=str(tmp_path / "source"), shuffle=True, shuffle_seed=seed) for seed in range(3)]
     assert datasets[0].num_shards > 256
@@ -130,7 +142,7 @@ def test_many_open_shards_stay_within_the_descriptors(tmp_path: Path) -> None:
 def test_everything_is_written_below_the_cache_that_the_user_named(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With no usable temporary directory: reading in place and through a named cache works; another is asked for."""
+    """Without a temporary directory, data is read in place and through a named cache; else `local` is asked for."""
     write_numbered(str(tmp_path / "zipped"), 50, compression="zstd")
     monkeypatch.setenv("TMPDIR", "/dev/null/nowhere")
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null/nowhere")
@@ -165,7 +177,7 @@ def test_loaders_in_two_threads_over_one_dataset_each_have_their_epochs(source: 
 
 
 def _seeds_in_chaos(job: Job, rank: int) -> Report:
-    """A rank whose global generators are seeded like no other's, and must come out untouched."""
+    """Run a rank whose global generators have a seed of their own, and must come out untouched."""
     random.seed(rank)
     np.random.seed(rank)
     torch.manual_seed(rank)
@@ -219,8 +231,8 @@ def test_no_collective_and_no_process_group(source: str, tmp_path: Path, monkeyp
     list(islice(loader, 2))
 
 
-def test_an_initialised_process_group_tells_the_rank(source: str, tmp_path: Path) -> None:
-    """Also to spawned workers, which cannot see it."""
+def test_an_initialised_process_group_gives_the_rank(source: str, tmp_path: Path) -> None:
+    """Spawned workers, which cannot see the group, learn the rank, too."""
     import torch.distributed as distributed
 
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
@@ -233,7 +245,7 @@ def test_an_initialised_process_group_tells_the_rank(source: str, tmp_path: Path
 
 
 def test_interleaved_datasets_do_not_disturb_each_other(source: str, tmp_path: Path) -> None:
-    """3 datasets, 2 of them over one remote and cache, one batch from each in turn, one re-created now and then."""
+    """Three datasets, two of them with one cache, give a batch each in turn; now and then one is made anew."""
     seeds = (1, 2, 3)
 
     def loader(number: int) -> Iterator[list[int]]:
@@ -257,7 +269,7 @@ def test_interleaved_datasets_do_not_disturb_each_other(source: str, tmp_path: P
 
 
 def _uneven(job: Job, rank: int) -> Report:
-    """Five epochs; rank 1 is late at each boundary, rank 2 leaves its second epoch early."""
+    """Read five epochs; rank 1 is late at each boundary, rank 2 leaves its second epoch early."""
     loader = make_loader(job, make_dataset(job, rank))
     epochs = []
     for epoch in range(5):
@@ -268,7 +280,7 @@ def _uneven(job: Job, rank: int) -> Report:
 
 
 def test_epochs_need_no_rendezvous(source: str, tmp_path: Path) -> None:
-    """A late rank and one that leaves early hold nobody up, and each epoch's coverage is exact."""
+    """A late rank and one that leaves early hold nobody up, and each epoch is complete."""
     job = Job(Layout(1, 4, 3), 28, source, str(tmp_path / "cache"))
     reports = finish([start_rank(job, rank, _uneven) for rank in range(4)])
     for epoch in (0, 2, 3, 4):
@@ -279,14 +291,14 @@ def test_epochs_need_no_rendezvous(source: str, tmp_path: Path) -> None:
 
 
 class ByItem(StreamingDataset):
-    """Overrides item access as tutorials of the predecessor do."""
+    """Overrides `__getitem__`, as tutorials of the predecessor do."""
 
     def __getitem__(self, at: Any) -> Any:
         return ("by item", super().__getitem__(at))
 
 
 class ByGetItem(StreamingDataset):
-    """Overrides `get_item`, with its own idea of a sample."""
+    """Overrides `get_item`."""
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
         return ("by get_item", super().get_item(sample_id, retry))
@@ -304,7 +316,7 @@ def _unwrapped(samples: list[Any]) -> list[tuple[str, int]]:
 def test_a_local_subclass_works_with_any_number_of_workers(
     source: str, kind: type[StreamingDataset], n_workers: int, method: str | None
 ) -> None:
-    """Worker counts, start methods and both ways to override give the same ids, and the override takes effect."""
+    """All worker counts and start methods give the same ids, and either override takes effect."""
     dataset = kind(local=source, shuffle=True, batch_size=4)
     loader = DataLoader(
         dataset, batch_size=4, num_workers=n_workers, multiprocessing_context=method, collate_fn=_unwrapped
@@ -318,7 +330,7 @@ def test_a_local_subclass_works_with_any_number_of_workers(
 
 
 def test_threads_read_one_dataset_at_once(source: str, tmp_path: Path) -> None:
-    """Random access from eight threads over a cold cache: everything between a number and its sample is thread-safe."""
+    """Eight threads read random samples through a cold cache: all that a sample by number needs is thread-safe."""
     dataset = StreamingDataset(remote=source, local=str(tmp_path / "cache"))
     problems: list[BaseException] = []
 
@@ -340,7 +352,7 @@ def test_threads_read_one_dataset_at_once(source: str, tmp_path: Path) -> None:
 
 
 def test_streams_with_one_cache_or_several_are_mixed_and_split_keeps_them_apart(tmp_path: Path) -> None:
-    """Two remotes with equal file names in caches of their own, a split of one root, and one Stream used twice."""
+    """Two remotes with equal file names, each with its cache; two splits of one root; streams used by two datasets."""
     write_numbered(str(tmp_path / "a"), 40)
     write_numbered(str(tmp_path / "b" / "train"), 60, first=1000)
     write_numbered(str(tmp_path / "b" / "val"), 5, first=5000)
@@ -363,7 +375,7 @@ def test_streams_with_one_cache_or_several_are_mixed_and_split_keeps_them_apart(
 
 
 def test_unshuffled_streams_alternate_by_weight(tmp_path: Path) -> None:
-    """Two equal streams without shuffle: in every prefix their counts differ by at most one."""
+    """The counts of two equal streams differ by at most one in every prefix."""
     write_numbered(str(tmp_path / "a"), 50)
     write_numbered(str(tmp_path / "b"), 50, first=1000)
     dataset = StreamingDataset(streams=[Stream(local=str(tmp_path / name)) for name in "ab"])
@@ -374,7 +386,7 @@ def test_unshuffled_streams_alternate_by_weight(tmp_path: Path) -> None:
 
 
 def test_a_local_dataset_reads_compressed_data_and_changes_nothing(tmp_path: Path) -> None:
-    """One reader core: the map-style dataset decompresses, reads any sample, and leaves the source as it was."""
+    """The map-style dataset decompresses, reads any sample, and leaves the source as it was."""
     source = tmp_path / "source"
     write_numbered(str(source), 200, compression="br:3")
     before = {name: (source / name).read_bytes() for name in os.listdir(source)}

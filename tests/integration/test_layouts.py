@@ -1,4 +1,4 @@
-"""The hardware never shows in the data: real rank processes with real loader workers, on several layouts."""
+"""The hardware never shows in the data: real rank processes with real loader workers, in several layouts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STOP = 7  # batches into the second epoch
 
 
 def _epoch(source: Path, epoch: int) -> list[int]:
-    """The whole epoch in order, as a single process without a loader computes it."""
+    """The order of the whole epoch, as a single process without a loader computes it."""
     dataset = StreamingDataset(local=str(source), shuffle=True)
     return list(map(int, dataset.order_of(epoch).take(0, dataset.epoch_size)))
 
 
 def _assert_batches(found: list[list[int]], order: list[int], start: int) -> None:
-    """Batch t is the next 12 positions as a set; only the last may hold more, and those are repeats."""
+    """Batch t holds the next 12 positions, in any order; only the last may hold more, and those are repeats."""
     assert len(found) == -(-(len(order) - start) // GLOBAL_BATCH)
     for number, batch in enumerate(found):
         at = start + number * GLOBAL_BATCH
@@ -42,7 +42,7 @@ def _assert_batches(found: list[list[int]], order: list[int], start: int) -> Non
 def test_every_layout_sees_the_same_batches_and_resumes_on_any_other(
     tmp_path: Path, n_samples: int, own_loader: bool
 ) -> None:
-    """Two epochs, a stop at a batch that is no multiple of anything, and a resume on another layout.
+    """Two epochs, a stop at a batch whose number is no multiple of anything, and a resume on another layout.
 
     997 samples divide by nothing, 5 are fewer than ranks, 60 divide by all.
     """
@@ -61,7 +61,7 @@ def test_every_layout_sees_the_same_batches_and_resumes_on_any_other(
         for batch, start in zip(global_batches(reports, 1), range(0, spent, GLOBAL_BATCH), strict=True):
             assert set(batch) >= set(orders[1][start : start + GLOBAL_BATCH])
             assert len(batch) == GLOBAL_BATCH or stop == n_batches
-        assert all(report.state == reports[0].state for report in reports), "every rank must tell the same state"
+        assert all(report.state == reports[0].state for report in reports), "the states of ranks differ"
         states.append(reports[0].state)
     for number, layout in enumerate(LAYOUTS):
         state = states[(number + 2) % len(LAYOUTS)]
@@ -75,7 +75,7 @@ def test_every_layout_sees_the_same_batches_and_resumes_on_any_other(
 
 
 def test_a_resume_with_another_global_batch_goes_on_at_the_same_sample(tmp_path: Path) -> None:
-    """12 per batch until the stop, 10 after it: nothing is lost or seen twice."""
+    """12 samples in a batch until the stop, 10 after it: none is lost or comes twice."""
     source = tmp_path / "source"
     write_numbered(str(source), 500)
     order = _epoch(source, 0)
@@ -90,7 +90,7 @@ def test_a_resume_with_another_global_batch_goes_on_at_the_same_sample(tmp_path:
 
 
 def test_one_shard_is_shared_by_eight_ranks_of_four_workers(tmp_path: Path) -> None:
-    """The unit of the split is a position, so fewer shards than readers leave nobody without data."""
+    """An epoch is split by position, so every reader gets data even if there are fewer shards than readers."""
     source = tmp_path / "source"
     write_numbered(str(source), 203, size_limit=None)
     job = Job(Layout(1, 8, 4), 32, str(source), str(tmp_path / "cache"))
@@ -101,7 +101,7 @@ def test_one_shard_is_shared_by_eight_ranks_of_four_workers(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_stored_order_without_shuffle(tmp_path: Path, compression: str | None) -> None:
-    """Without shuffle the ranks' pieces of each batch are contiguous and in stored order."""
+    """The ranks' parts of each batch are contiguous and in stored order."""
     source = tmp_path / "source"
     write_numbered(str(source), 100, compression=compression)
     job = Job(Layout(1, 2, 2), 10, str(source), str(tmp_path / "cache"), options={"shuffle": False})

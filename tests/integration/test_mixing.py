@@ -1,4 +1,4 @@
-"""Streams by weight, epochs of any size, and what becomes of the rest: through datasets and loaders."""
+"""Streams by weight, epochs of any size, and what happens to the remainder, through datasets and loaders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _streams(places: dict[str, str], **weights: dict[str, Any]) -> list[Stream]:
 
 
 def _counts(dataset: StreamingDataset) -> tuple[Counter[int], int, int]:
-    """How often each sample came, and how many came of A and of B."""
+    """Count how often each sample came, and how many came from A and from B."""
     counts = Counter(map(checked_id, dataset))
     n_a = sum(n for number, n in counts.items() if number < 10_000)
     return counts, n_a, sum(counts.values()) - n_a
@@ -41,7 +41,7 @@ def _counts(dataset: StreamingDataset) -> tuple[Counter[int], int, int]:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_proportions_hold_exactly_and_small_streams_are_repeated_evenly(places: dict[str, str], shuffle: bool) -> None:
-    """Halves of 400: 200 of each; every sample of B twice, none of A more than once. Told before training."""
+    """Half of 400 each: every sample of B twice, none of A more than once. Both are known before training."""
     streams = _streams(places, a={"proportion": 0.5}, b={"proportion": 0.5})
     dataset = StreamingDataset(streams=streams, epoch_size=400, shuffle=shuffle)
     for _ in range(2):
@@ -68,10 +68,10 @@ def test_proportions_hold_exactly_and_small_streams_are_repeated_evenly(places: 
     ],
     ids=str,
 )
-def test_what_weights_come_to(
+def test_weights_come_to_exact_counts(
     places: dict[str, str], weights: dict[str, Any], options: dict[str, Any], draws: list[int]
 ) -> None:
-    """The counts are listed before training, and are what is delivered; the streams are left as they were."""
+    """The counts are known before training, and are delivered; the streams are left as they were."""
     streams = _streams(places, **weights)
     before = [repr(stream) for stream in streams]
     dataset = StreamingDataset(streams=streams, shuffle=True, **options)
@@ -96,7 +96,7 @@ def test_what_weights_come_to(
 def test_weights_that_contradict_each_other_are_refused(
     places: dict[str, str], weights: dict[str, Any], options: dict[str, Any], text: str
 ) -> None:
-    """When the dataset is made."""
+    """The dataset cannot be made."""
     with pytest.raises(OptionError, match=text):
         StreamingDataset(streams=_streams(places, **weights), **options)
 
@@ -113,7 +113,7 @@ def test_one_stream_takes_its_weight_from_stream_config(places: dict[str, str]) 
 
 
 def test_balanced_sampling_differs_by_epoch_and_fixed_does_not(places: dict[str, str]) -> None:
-    """Half of A: another half in each epoch, or always the same; in both cases without repeats."""
+    """Another half of A in each epoch, or always the same one; without repeats in either case."""
     seen = {}
     for method in ("balanced", "fixed"):
         streams = [Stream(local=places["a"], repeat=0.5)]
@@ -152,9 +152,9 @@ def test_a_mix_resumes_exactly_under_every_shuffle(places: dict[str, str], algor
 
 @pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
 def test_every_batching_method_on_several_layouts(places: dict[str, str], tmp_path: Path, method: str) -> None:
-    """Batches as promised, the same global batches on 1x1x0, 2x2x1 and 1x4x2, and an exact resume between them.
+    """Batches hold what they should, and are the same on 1x1x0, 2x2x1 and 1x4x2; a resume in mid-epoch is exact.
 
-    The batch of a rank is 4 throughout where the order is by batches of ranks, else the global batch is 16.
+    Where each rank's batch is of one stream its size is always 4, else the global batch has 16 samples.
     """
     options = {"batching_method": method, "batch_size": 4, "epoch_size": 320}
     by_layout = []
@@ -182,7 +182,7 @@ def test_every_batching_method_on_several_layouts(places: dict[str, str], tmp_pa
 
 
 def _mixed(job: Job, rank: int) -> Report:
-    """A rank's epoch over two streams of equal weight, stopped and resumed in the middle."""
+    """Read a rank's epoch of two streams of equal weight, stopped and resumed in the middle."""
     assert job.remote is not None
 
     def loader() -> StreamingDataLoader:
@@ -200,10 +200,10 @@ def _mixed(job: Job, rank: int) -> Report:
     return Report([before + list(second)], second.state_dict())
 
 
-def test_what_fills_no_batch_of_its_stream_is_left_out_and_said(
+def test_samples_that_fill_no_batch_of_their_stream_are_left_out_with_a_warning(
     places: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """900 and 100 samples in batches of 64: 4 and 36 are left out, once told."""
+    """Of 900 and 100 samples in batches of 64, 4 and 36 are left out, and a warning says so."""
     dataset = StreamingDataset(streams=_streams(places), batching_method="per_stream", batch_size=64, shuffle=True)
     ids = list(map(checked_id, dataset))
     assert len(ids) == len(set(ids)) == 896 + 64 == dataset.epoch_size
@@ -226,7 +226,7 @@ def _replicated(job: Job, rank: int) -> Report:
 
 
 def test_replicas_agree_and_the_global_batches_do_not_depend_on_them(places: dict[str, str]) -> None:
-    """Global batch 24 on (ranks, replication) = (4,1), (4,2), (8,2), (8,4), (6,3): one set of ids per replica group."""
+    """Global batch 24 with (ranks, replication) = (4,1), (4,2), (8,2), (8,4), (6,3): one set of ids for each group."""
     expected = None
     for n_ranks, replication in ((4, 1), (4, 2), (8, 2), (8, 4), (6, 3)):
         job = Job(Layout(1, n_ranks, 0), 24, places["a"], "", options={"replication": replication})
@@ -240,7 +240,7 @@ def test_replicas_agree_and_the_global_batches_do_not_depend_on_them(places: dic
 
 
 def _lengths(job: Job, rank: int) -> Report:
-    """A rank's epoch, after checking that what it says of lengths is right."""
+    """Read a rank's epochs, and check that `len` of dataset and loader is right."""
     dataset = StreamingDataset(local=job.remote, shuffle=True, **job.options)
     loader = make_loader(job, dataset)
     said = len(loader)
@@ -261,7 +261,7 @@ def _lengths(job: Job, rank: int) -> Report:
 @pytest.mark.parametrize("remainder", ["pad", "drop", "exact"])
 @pytest.mark.parametrize(("n_samples", "layout"), [(65, Layout(1, 2, 0)), (63, Layout(1, 4, 3)), (5, Layout(2, 4, 0))])
 def test_each_remainder_does_what_it_says(tmp_path: Path, remainder: str, n_samples: int, layout: Layout) -> None:
-    """`exact`: each once. `pad`: all ranks alike, at most a few repeats. `drop`: all alike, none twice."""
+    """`exact`: each sample once. `pad`: ranks equal, with a few repeats. `drop`: ranks equal, without repeats."""
     source = str(tmp_path / "source")
     write_numbered(source, n_samples)
     job = Job(layout, 8 * layout.n_ranks, source, "", options={"remainder": remainder})
@@ -283,7 +283,7 @@ def test_each_remainder_does_what_it_says(tmp_path: Path, remainder: str, n_samp
 
 @pytest.mark.parametrize("n_workers", [0, 1, 2, 7])
 def test_drop_last_loses_the_same_three_whatever_the_workers(tmp_path: Path, n_workers: int) -> None:
-    """1,003 samples in batches of 10: the same 100 batches always, since batches are formed by position."""
+    """1,003 samples give the same 100 batches of 10 every time, since batches are formed by position."""
     source = str(tmp_path / "source")
     write_numbered(source, 1003)
     dataset = StreamingDataset(local=source, shuffle=True)
@@ -293,7 +293,7 @@ def test_drop_last_loses_the_same_three_whatever_the_workers(tmp_path: Path, n_w
 
 
 def test_explain_says_what_will_be_delivered(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In numbers and in words; `repr` is one line that names the world."""
+    """In numbers and in words; `repr` is one line that includes the world."""
     dataset = StreamingDataset(streams=_streams(places), shuffle=True, batch_size=32)
     explanation = dataset.explain()
     assert explanation.n_samples == 1000
@@ -311,7 +311,7 @@ def test_explain_says_what_will_be_delivered(places: dict[str, str], monkeypatch
 def test_a_run_starts_with_the_warning_that_explain_gives(
     places: dict[str, str], caplog: pytest.LogCaptureFixture, algorithm: str
 ) -> None:
-    """More nodes than canonical nodes: told once, in the words of `explain()`, which fit the shuffle."""
+    """More nodes than canonical nodes: one warning, in the words of `explain()`, which fit the shuffle."""
     dataset = StreamingDataset(
         local=places["a"],
         shuffle=True,
@@ -328,7 +328,7 @@ def test_a_run_starts_with_the_warning_that_explain_gives(
 
 
 def test_every_shuffle_is_read_ahead_of_completely(tmp_path: Path, places: dict[str, str]) -> None:
-    """Cold caches under fractional weights: what is announced and what is read are one set, on two nodes."""
+    """Cold caches, two nodes, and epochs of part of the data: all that is read has been announced."""
     for algorithm in ("naive", "py2s", "py1br"):
         job = Job(
             Layout(2, 1, 1),

@@ -1,4 +1,4 @@
-"""Checkpoint states: they take effect or raise, say the same when asked twice, and fit any layout."""
+"""States of checkpoints take effect or raise, are the same when asked for twice, and fit any layout."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ WORKERS = pytest.mark.parametrize(
 def test_only_the_first_epoch_after_a_resume_is_partial(
     source: str, epochs: list[list[list[int]]], n_workers: int, persistent: bool
 ) -> None:
-    """Resume at 80 % of epoch 1, then three more epochs: 20 %, 100 %, 100 %, with the right numbers."""
+    """Resume at 80 % of epoch 1 and read three epochs: 20 %, 100 % and 100 %, with the right numbers."""
     loader = _loader(source)
     _epoch(loader)
     spent = int(0.8 * N_BATCHES)
@@ -81,7 +81,7 @@ def test_only_the_first_epoch_after_a_resume_is_partial(
 def test_a_loaded_state_takes_effect_wherever_it_is_loaded(
     source: str, epochs: list[list[list[int]]], n_workers: int, persistent: bool, through: str, when: str
 ) -> None:
-    """Into the loader or the dataset, before the first iterator or after one, with the loader made anew or not."""
+    """In the loader or the dataset, before the first iterator or after one, and if the loader is made anew."""
     loader = _loader(source)
     list(islice(loader, 5))
     state = loader.state_dict()
@@ -100,12 +100,12 @@ def test_a_loaded_state_takes_effect_wherever_it_is_loaded(
 
 @WORKERS
 def test_save_of_load_is_the_identity_at_every_step(source: str, n_workers: int, persistent: bool) -> None:
-    """At the start, at each batch and at the end: loading a state and asking again gives it back."""
+    """At the start, at each batch and at the end: the state after loading a state is that state."""
     loader = _loader(source)
     states = [loader.state_dict()]
     for _ in loader:
         states.append(loader.state_dict())
-        assert loader.state_dict() == states[-1], "asked twice, told the same"
+        assert loader.state_dict() == states[-1], "the second answer differs"
     states.append(loader.state_dict())
     target = _loader(source, n_workers, persistent)
     for state in states:
@@ -117,11 +117,11 @@ def test_save_of_load_is_the_identity_at_every_step(source: str, n_workers: int,
         assert dataset.state_dict(0, from_beginning=False) == state
     assert states[0] is not None
     assert states[0]["epoch"] == -1
-    assert len(_epoch(target)) == N_BATCHES, "the last state is the end of epoch 0: epoch 1 comes, and not an empty one"
+    assert len(_epoch(target)) == N_BATCHES, "the last state is the end of epoch 0: epoch 1 follows, and no empty one"
 
 
 def test_the_state_at_the_end_begins_the_next_epoch(source: str, epochs: list[list[list[int]]]) -> None:
-    """Also under drop_last, where less than the epoch was handed out."""
+    """Also with drop_last, where less than the epoch was handed out."""
     for drop_last in (False, True):
         loader = StreamingDataLoader(_dataset(source), batch_size=BATCH, drop_last=drop_last, collate_fn=checked_ids)
         _epoch(loader)
@@ -136,7 +136,7 @@ def test_the_state_at_the_end_begins_the_next_epoch(source: str, epochs: list[li
 def test_breaking_early_begins_the_next_epoch_each_time(
     source: str, epochs: list[list[list[int]]], n_workers: int, persistent: bool
 ) -> None:
-    """Three batches of each epoch, however often; `set_epoch` restarts one, loading the state continues it."""
+    """Three batches of each epoch, any number of times; `set_epoch` restarts one, loading the state continues it."""
     loader = _loader(source, n_workers, persistent)
     assert [list(islice(loader, 3)) for _ in range(4)] == [epoch[:3] for epoch in epochs]
 
@@ -158,7 +158,7 @@ def test_breaking_early_begins_the_next_epoch_each_time(
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_plain_loaders_count_epochs_alike(source: str, epochs: list[list[list[int]]], method: str) -> None:
-    """PyTorch's own loader, with the same seed before every epoch, which gives its workers the same base seed."""
+    """PyTorch's own loader, with one seed before every epoch, so that all its workers get one base seed."""
     import torch
 
     dataset = _dataset(source, batch_size=BATCH)
@@ -204,7 +204,7 @@ def test_another_dataset_is_refused_by_name(source: str, tmp_path: Path) -> None
 
 
 def test_a_state_of_the_predecessor_loads_between_epochs_only(source: str, epochs: list[list[list[int]]]) -> None:
-    """Its order is another one: in mid-epoch the argument that accepts this is named."""
+    """Its order is another one: in mid-epoch the error names the argument that accepts this."""
     state = {
         "epoch": 1,
         "sample_in_epoch": 0,
@@ -224,8 +224,8 @@ def test_a_state_of_the_predecessor_loads_between_epochs_only(source: str, epoch
 
 
 @pytest.mark.parametrize("bad", [None, {}, {"epoch": 0}, "state", {"epoch": "0", "sample_in_epoch": 0}])
-def test_what_is_no_state_is_refused(source: str, bad: Any) -> None:
-    """Never silently ignored."""
+def test_anything_but_a_state_is_refused(source: str, bad: Any) -> None:
+    """It is never ignored in silence."""
     with pytest.raises(StateError):
         _loader(source).load_state_dict(bad)
 

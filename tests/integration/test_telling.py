@@ -1,4 +1,4 @@
-"""What a dataset says of itself while it reads: figures that add up, a line an epoch, warnings, bars on a terminal."""
+"""What a dataset reports while it reads: figures that add up, a line per epoch, warnings, bars on a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON = WaitRules(min_s=0.3, min_batches=5, n_first=1)
 
 
 def _put(store: FaultyStore, folder: Path, key: str, n_samples: int = N, **options: Any) -> None:
-    """A data set in the store, as `s3://bkt/<key>`."""
+    """Put a data set into the store, as `s3://bkt/<key>`."""
     write_numbered(str(folder / key), n_samples, **options)
     store.objects |= {f"{key}/{path.name}": path.read_bytes() for path in (folder / key).iterdir()}
 
@@ -37,8 +37,8 @@ def _read_all(loader: StreamingDataLoader) -> list[int]:
 # --- figures
 
 
-def test_data_that_lies_here_is_told_of_without_asking_anybody(tmp_path: Path) -> None:
-    """No fetcher, no message, nothing beside the data; the figures are there all the same."""
+def test_figures_of_local_data_ask_nobody(tmp_path: Path) -> None:
+    """No fetcher, no message, no file beside the data; the figures are there all the same."""
     write_numbered(str(tmp_path), N)
     with StreamingDataset(local=str(tmp_path), batch_size=8) as dataset:
         files = sorted(os.listdir(tmp_path))
@@ -58,7 +58,7 @@ def test_data_that_lies_here_is_told_of_without_asking_anybody(tmp_path: Path) -
 def test_figures_of_all_processes_and_streams_add_up(
     store: FaultyStore, tmp_path: Path, n_workers: int, method: str | None
 ) -> None:
-    """Samples, shards, bytes and files are those that were read and fetched, whoever read them."""
+    """Samples, shards, bytes and files are those that were read and fetched, in whichever process."""
     _put(store, tmp_path, "a", compression="zstd")
     _put(store, tmp_path, "b", 100, compression="zstd")
     streams = [Stream(remote=f"s3://bkt/{key}", local=str(tmp_path / "cache" / key)) for key in ("a", "b")]
@@ -88,11 +88,11 @@ def test_figures_of_all_processes_and_streams_add_up(
     assert stats.fetcher.failures == stats.fetcher.throttled == 0
 
 
-def test_samples_by_range_are_told_by_reason(store: FaultyStore, tmp_path: Path) -> None:
-    """Random access to cold shards: their offset tables and records."""
+def test_samples_by_range_are_counted_by_reason(store: FaultyStore, tmp_path: Path) -> None:
+    """Random access to cold shards fetches offsets and records."""
     _put(store, tmp_path, "d", 1000)
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), batch_size=8) as dataset:
-        wanted = dataset.sample_offset_per_shard[-2:].tolist()  # behind all that comes by itself
+        wanted = dataset.sample_offset_per_shard[-2:].tolist()  # beyond the shards that are announced at the start
         assert checked_ids(dataset[wanted]) == wanted
         stats = dataset.stats()
     assert stats.since_start.samples_by_range == {"random": 2, "ahead": 0, "few": 0, "no_room": 0}
@@ -102,8 +102,8 @@ def test_samples_by_range_are_told_by_reason(store: FaultyStore, tmp_path: Path)
     assert stats.fetcher.range_bytes > 0
 
 
-def test_asking_starts_no_fetcher(tmp_path: Path) -> None:
-    """Where none runs; of one that runs it tells, of one that was killed it does not."""
+def test_stats_start_no_fetcher(tmp_path: Path) -> None:
+    """They report on one that runs, and on none that was killed."""
     write_numbered(str(tmp_path / "source"), N)
     cache = tmp_path / "cache"
     options: dict[str, Any] = {"remote": str(tmp_path / "source"), "local": str(cache), "batch_size": 8}
@@ -125,7 +125,7 @@ def test_asking_starts_no_fetcher(tmp_path: Path) -> None:
 
 
 def test_a_client_finds_the_fetcher_that_followed_the_one_it_knew(tmp_path: Path) -> None:
-    """It is asked, not started."""
+    """It asks that one, and starts none."""
     (tmp_path / "source").mkdir()
     with client_of(tmp_path / "source", tmp_path) as one, client_of(tmp_path / "source", tmp_path) as two:
         assert one.status_if_any() is None
@@ -138,7 +138,7 @@ def test_a_client_finds_the_fetcher_that_followed_the_one_it_knew(tmp_path: Path
 
 
 def test_counts_of_killed_workers_are_kept(store: FaultyStore, tmp_path: Path) -> None:
-    """What they had told before they died."""
+    """Those that they had reported before they died."""
     _put(store, tmp_path, "d")
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), batch_size=8) as dataset:
         loader = StreamingDataLoader(dataset, batch_size=8, num_workers=1, collate_fn=len, prefetch_factor=8)
@@ -146,19 +146,21 @@ def test_counts_of_killed_workers_are_kept(store: FaultyStore, tmp_path: Path) -
         for _ in range(20):
             next(batches)
         n_samples = dataset.stats().since_start.samples
-        assert n_samples >= 8 * 16  # a stretch of data that is all there is some hundred samples long
+        assert n_samples >= 8 * 16  # a segment of data on disk is some hundred samples long
         (worker,) = multiprocessing.active_children()
         worker.kill()
         worker.join()
         assert dataset.stats().since_start.samples >= n_samples
 
 
-# --- a line an epoch
+# --- a line per epoch
 
 
 @pytest.mark.parametrize("n_workers", [0, 2])
-def test_a_line_an_epoch_is_logged_on_request(tmp_path: Path, caplog: pytest.LogCaptureFixture, n_workers: int) -> None:
-    """One for each that was read to its end, at level INFO; none without being asked."""
+def test_a_line_per_epoch_is_logged_on_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, n_workers: int
+) -> None:
+    """At level INFO, for each epoch that is read to its end; none by default."""
     write_numbered(str(tmp_path), N)
     caplog.set_level(logging.INFO, logger="streaming")
     for log_stats, lines in ((True, 2), (False, 0)):
@@ -188,7 +190,7 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_slow_store_is_named_as_the_bottleneck(
     store: FaultyStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, n_workers: int
 ) -> None:
-    """Once, with what the fetcher brings and what to do."""
+    """Once, with the rate of the fetcher and what to do."""
     _put(store, tmp_path, "d", compression="zstd", size_limit=1024)
     store.delay_s = 0.5
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), batch_size=4, predownload=1) as dataset:
@@ -206,7 +208,7 @@ def test_a_slow_store_is_named_as_the_bottleneck(
 
 
 class Slow(StreamingDataset):
-    """Makes each sample with work of its own."""
+    """Computes for a while to make each sample."""
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
         sample = super().get_item(sample_id, retry)
@@ -217,7 +219,7 @@ class Slow(StreamingDataset):
 
 
 def test_a_slow_decoder_is_named_as_the_bottleneck(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where samples are made in the training process itself, with the remedy for that."""
+    """Samples are made in the training process itself; the warning has the remedy for that."""
     write_numbered(str(tmp_path), N)
     with Slow(local=str(tmp_path), batch_size=8) as dataset:
         assert sum(StreamingDataLoader(dataset, batch_size=8, collate_fn=len, wait_rules=SOON)) == N
@@ -227,8 +229,8 @@ def test_a_slow_decoder_is_named_as_the_bottleneck(tmp_path: Path, caplog: pytes
     assert "num_workers" in said
 
 
-def test_a_slow_consumer_hears_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Training that takes longer than its data does not wait; readers are idle."""
+def test_slow_training_is_not_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Training that is slower than its data does not wait; readers are idle."""
     write_numbered(str(tmp_path), N)
     with StreamingDataset(local=str(tmp_path), batch_size=8) as dataset:
         loader = StreamingDataLoader(dataset, batch_size=8, num_workers=1, collate_fn=len, wait_rules=SOON)
@@ -255,7 +257,7 @@ if __name__ == "__main__":
 
 
 def _on_terminal(command: list[str], variables: dict[str, str]) -> tuple[str, str]:
-    """What a program writes to its standard output, and to a terminal that is its standard error."""
+    """Run a program; return what it writes to its standard output, and to a terminal that is its standard error."""
     ours, theirs = pty.openpty()
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=variables)
     os.close(theirs)
@@ -276,7 +278,7 @@ def _on_terminal(command: list[str], variables: dict[str, str]) -> tuple[str, st
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_long_waits_are_shown_on_a_terminal_and_nowhere_else(store: FaultyStore, tmp_path: Path, rank: str) -> None:
-    """Of indexes and of the first samples, by one rank of a machine; the line is wiped at the end."""
+    """Waits for indexes and for the first samples, by one rank of a machine; the line is wiped at the end."""
     for key in "ab":
         _put(store, tmp_path, key, compression="zstd")
     store.delay_s = 1.5
@@ -297,11 +299,11 @@ def test_long_waits_are_shown_on_a_terminal_and_nowhere_else(store: FaultyStore,
     assert piped.stderr == ""
 
 
-def test_what_comes_at_once_shows_nothing_on_a_terminal(store: FaultyStore, tmp_path: Path) -> None:
-    """Nothing in the first second."""
+def test_short_waits_show_nothing_on_a_terminal(store: FaultyStore, tmp_path: Path) -> None:
+    """Nothing appears in the first second."""
     for key in "ab":
         _put(store, tmp_path, key, compression="zstd")
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RANK": "0", "WORLD_SIZE": "1"}
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "cache")]
     subprocess.run(command, capture_output=True, env=variables, timeout=2 * PATIENCE_S, check=True)
-    assert _on_terminal(command, variables)[1] == ""  # all is there by now
+    assert _on_terminal(command, variables)[1] == ""  # all files are on disk by now

@@ -1,9 +1,9 @@
-"""A training run gives the same loss curve on any number of ranks, and through a stop and a resume on another.
+"""A training run gives the same loss curve on any number of ranks, and through a stop and a resume on another number.
 
 The ranks are real processes that average by hand what data parallelism averages: sums over samples, all-reduced with
-gloo, divided by the number of samples in the global batch. Positions below N of a batch are the same samples on every
-layout, padding is not: so repeats count with weight 0, and a sample that comes twice in its own batch with 1/2 each.
-All in float64, so that only the order of sums differs between layouts.
+gloo, divided by the number of samples in the global batch. A batch has the same samples on every layout, except for
+padding. So padding has weight 0, and a sample that comes twice in its own batch has weight 1/2 each time. All numbers
+are float64, so that layouts differ only in the order of sums.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAYOUTS = [Layout(1, 1, 0), Layout(1, 2, 1), Layout(2, 2, 0), Layout(3, 2, 0)]
 
 @dataclass(frozen=True)
 class Run:
-    """One start of a training: from which checkpoint, to which step over all epochs, and where the state goes."""
+    """One start of a training: the checkpoint it resumes from, the step to stop at, and where its state is saved."""
 
     n_samples: int
     rendezvous: str
@@ -49,7 +49,7 @@ class Curve(Report):
 
 
 class Digits(StreamingDataset):
-    """Number, float64 (1, 8, 8) in [0, 1] and class of a digit."""
+    """Digits: number, pixels as float64 (1, 8, 8) in [0, 1], and class."""
 
     def get_item(self, sample_id: int, retry: int = 7) -> tuple[int, NDArray[np.float64], int]:
         sample = super().get_item(sample_id, retry)
@@ -83,18 +83,18 @@ def _new_optimiser(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _weights(ids: torch.Tensor, expected: NDArray[np.int64], n_samples: int) -> torch.Tensor:
-    """What each sample of this rank's batch counts, float64 (sample,), so that all ranks together count each once."""
+    """Weights of this rank's samples, float64 (sample,), with which all ranks together count each sample once."""
     copies = torch.zeros(n_samples, dtype=torch.float64)
     copies.index_add_(0, ids, torch.ones(len(ids), dtype=torch.float64))
     distributed.all_reduce(copies)
     is_due = torch.zeros(n_samples, dtype=torch.float64)
     is_due[torch.from_numpy(expected)] = 1
-    assert bool((copies[is_due > 0] > 0).all()), "the ranks together miss a sample of this batch"
+    assert bool((copies[is_due > 0] > 0).all()), "all ranks together miss a sample of this batch"
     return is_due[ids] / copies[ids]
 
 
 def _step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: Any, weights: torch.Tensor, n_due: int) -> float:
-    """One step over all ranks; the loss is the mean over the samples of the global batch."""
+    """Take one step over all ranks; return the mean loss over the samples of the global batch."""
     _, pixels, classes = batch
     optimiser.zero_grad()
     losses = nn.functional.cross_entropy(model(pixels), classes, reduction="none")
@@ -110,7 +110,7 @@ def _step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: Any, weight
 
 
 def _train(run: Run, job: Job, rank: int) -> Curve:
-    """What a rank of a data-parallel training does."""
+    """Train as one rank of a data-parallel training."""
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",
@@ -154,7 +154,7 @@ def _train(run: Run, job: Job, rank: int) -> Curve:
 
 
 def _curve(run: Run, source: Path, layout: Layout) -> list[float]:
-    """The losses of a run on a layout: every rank has the same."""
+    """The losses of a run on a layout; all ranks must agree on them."""
     cache = f"{run.rendezvous}.cache"
     job = Job(layout, GLOBAL_BATCH, str(source), cache, variables={"GLOO_SOCKET_IFNAME": "lo"})
     reports = finish([start_rank(job, rank, partial(_train, run)) for rank in range(layout.n_ranks)])
@@ -165,8 +165,8 @@ def _curve(run: Run, source: Path, layout: Layout) -> list[float]:
 
 @pytest.mark.parametrize("n_samples", [960, 799])
 def test_the_loss_curve_is_the_same_on_1_2_4_and_6_ranks_and_through_a_resume(tmp_path: Path, n_samples: int) -> None:
-    """Two epochs; 960 samples are whole batches, of 799 the last batch has 7 and padding, other on each layout."""
-    _new_optimiser(_new_model())  # PyTorch's first one imports 800 modules: once here, not in every rank
+    """Two epochs. 960 samples fill whole batches; the last of 799 has 7, and padding that differs between layouts."""
+    _new_optimiser(_new_model())  # the first optimiser imports 800 modules: once here, not in every rank
     source = tmp_path / "source"
     _write_digits(source, n_samples)
     per_epoch = -(-n_samples // GLOBAL_BATCH)
@@ -176,7 +176,7 @@ def test_the_loss_curve_is_the_same_on_1_2_4_and_6_ranks_and_through_a_resume(tm
         run = Run(n_samples, str(tmp_path / f"meet{number}"), whole.stop)
         curves.append(np.array(_curve(run, source, layout)))
     assert len(curves[0]) == N_EPOCHS * per_epoch
-    assert curves[0][-10:].mean() < 0.5 * curves[0][:10].mean(), "nothing was learnt, so nothing was compared"
+    assert curves[0][-10:].mean() < 0.5 * curves[0][:10].mean(), "nothing was learned, so nothing was compared"
     for layout, curve in zip(LAYOUTS, curves):
         assert np.abs(curve / curves[0] - 1).max() <= TOLERANCE, str(layout)
 

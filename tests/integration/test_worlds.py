@@ -16,7 +16,7 @@ NAMES = ("dp", "tp", "pp")
 
 
 def _on_the_mesh(job: Job, rank: int) -> Report:
-    """Process `rank` of 8 in a 2 x 2 x 2 mesh; only the first pipeline stage makes a dataset."""
+    """Run process `rank` of 8 in a 2 x 2 x 2 mesh; only the first pipeline stage makes a dataset."""
     import torch.distributed as distributed
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -34,7 +34,7 @@ def _on_the_mesh(job: Job, rank: int) -> Report:
 
 @pytest.mark.parametrize("dims", list(itertools.permutations(NAMES)), ids=lambda dims: "x".join(dims))
 def test_peers_get_the_same_and_data_ranks_get_their_shares(dims: tuple[str, ...], tmp_path: Path) -> None:
-    """Tensor peers are equal, data-parallel ranks disjoint, and nobody waits for a stage without data."""
+    """Tensor peers get equal samples, data-parallel ranks disjoint ones; nobody waits for a stage without data."""
     source = str(tmp_path / "source")
     write_numbered(source, 120)
     job = Job(Layout(1, 8, 0), 8, source, str(tmp_path), options={"dims": dims})
@@ -51,7 +51,7 @@ def test_peers_get_the_same_and_data_ranks_get_their_shares(dims: tuple[str, ...
 
 
 def test_ranks_may_all_read_everything(tmp_path: Path) -> None:
-    """`world=World()` switches the split off: every process delivers all samples in the same order."""
+    """`world=World()` switches the split off: every process gets all samples in the same order."""
     write_numbered(str(tmp_path / "source"), 50)
     orders = []
     for rank in range(4):
@@ -92,13 +92,13 @@ class _Mesh:
 def test_data_ranks_of_one_machine_count_as_a_node(
     shape: tuple[int, ...], names: tuple[str, ...], dims: str, local: int, per_node: int
 ) -> None:
-    """Where they are even and consecutive; so a machine needs only its own canonical nodes' shards."""
+    """Where they are even and consecutive, so that a machine needs only the shards of its own canonical nodes."""
     world = World.from_mesh(_Mesh(shape, names, 5), dims, {"LOCAL_WORLD_SIZE": str(local)})
     assert world.ranks_per_node == per_node
 
 
 def test_a_mesh_without_the_dimension_is_refused() -> None:
-    """By name."""
+    """The error names it."""
     with pytest.raises(WorldError, match="dp"):
         World.from_mesh(_Mesh((2, 2), ("x", "y"), 0), "dp")
     with pytest.raises(WorldError, match="not in the mesh"):

@@ -1,4 +1,4 @@
-"""What the type checker promises to users: read by mypy (`make types`); running it checks only that it imports."""
+"""What the type checker promises to users. Checked by mypy (`make types`); running it only imports it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         StreamingDataset(streams=stream)  # type: ignore[arg-type]
 
     def parts_are_named_or_found(folder: Path) -> None:
-        """`merge_index` takes a list of paths, URLs or pairs and where they lie, or only the latter."""
+        """`merge_index` takes a list of paths, URLs or pairs and the root, or only the root."""
         merge_index("s3://bucket/prefix", False, 30.0, storage_options={"region": "eu-1"})
         merge_index(folder, keep_local=True)
         merge_index([folder / "index.json"], (folder, "s3://bucket/prefix"))

@@ -1,4 +1,4 @@
-"""`import streaming` is light, and what it names is there."""
+"""`import streaming` is light, and has what it names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_import_brings_in_nothing_heavy() -> None:
 
 
 def test_writing_and_worlds_need_no_torch() -> None:
-    """Writer, world and the fetcher's client work where torch is not installed; obstore is the fetcher's alone."""
+    """Writer, world and the fetcher's client work without torch; only the fetcher imports obstore."""
     code = "from streaming import MDSWriter, World, Stream; import streaming.fetch.client; World.detect({}); "
     code += "import streaming.write.merge"
     assert not _loaded_by(code) & {"torch", "obstore", "boto3"}
@@ -56,19 +56,19 @@ def test_a_fetcher_starts_without_numpy_and_codecs() -> None:
 
 
 def test_datasets_never_import_the_client_of_a_store() -> None:
-    """A rank forks: only the fetcher may hold a native client."""
+    """Ranks fork, so only the fetcher may have a native client."""
     assert not _loaded_by("from streaming import StreamingDataset, StreamingDataLoader, LocalDataset") & {"obstore"}
 
 
 @pytest.mark.parametrize("name", streaming.__all__)
 def test_every_public_name_is_there(name: str) -> None:
-    """What `from streaming import *` promises."""
+    """All that `from streaming import *` promises."""
     assert getattr(streaming, name) is not None
     assert name in dir(streaming)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """As of any module."""
+    """As in any module."""
     with pytest.raises(AttributeError, match="parrot"):
         _ = streaming.parrot
 

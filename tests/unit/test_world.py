@@ -34,7 +34,7 @@ def test_an_mpi_launch_without_passing_the_rank_on_stops_and_the_named_remedy_wo
 def test_an_srun_launch_without_passing_the_rank_on_stops_and_the_named_remedy_works(
     layout: str, per_node: int
 ) -> None:
-    """The same under srun; an uneven layout counts each rank as a node."""
+    """As under mpirun; in an uneven layout each rank counts as a node."""
     environment = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": layout}
     with pytest.raises(WorldError, match=r"SLURM_STEP_NUM_TASKS=4.*World.from_slurm"):
         World.detect(environment)
@@ -43,32 +43,32 @@ def test_an_srun_launch_without_passing_the_rank_on_stops_and_the_named_remedy_w
 
 
 def test_a_batch_script_under_slurm_is_one_process() -> None:
-    """SLURM_NTASKS stands in the environment of a batch script, which runs once: no launcher is visible."""
+    """SLURM_NTASKS is set in a batch script, too, which runs once: it is no sign of a launcher."""
     assert World.detect({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}).num_ranks == 1
 
 
-def test_a_bare_process_is_alone_and_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Without any launcher: rank 0 of 1, with one warning in the life of the process."""
-    module._told.clear()
+def test_a_bare_process_is_alone_and_warned_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Without any launcher it is rank 0 of 1, with one warning in the life of the process."""
+    module._said_once.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
         assert [World.detect({}).num_ranks for _ in range(3)] == [1, 1, 1]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "Every process" in caplog.text
 
 
-def test_who_only_looks_ahead_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """What is found before it counts may be wrong: a process group may still be initialised."""
-    module._told.clear()
+def test_a_look_ahead_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What it finds may not hold: a process group may still be initialised."""
+    module._said_once.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
-        assert World.detect({}, is_told=False).num_ranks == 1
+        assert World.detect({}, is_logged=False).num_ranks == 1
         assert not caplog.records
         World.detect({})
     assert len(caplog.records) == 1
 
 
-def test_the_first_line_says_where_the_rank_came_from(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_where_the_rank_came_from(caplog: pytest.LogCaptureFixture) -> None:
     """Rank, world size and their source are logged when they are found."""
-    module._told.clear()
+    module._said_once.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
         World.detect(TORCHRUN)
     assert "rank 5 of 8" in caplog.text
@@ -89,7 +89,7 @@ def test_the_first_line_says_where_the_rank_came_from(caplog: pytest.LogCaptureF
     ],
 )
 def test_contradictions_stop(environment: dict[str, str], names: str) -> None:
-    """Half a set of variables, or numbers that cannot be, name themselves in the error."""
+    """The error names variables of which half are missing, and impossible numbers."""
     with pytest.raises(WorldError, match=names):
         World.detect(environment)
 
@@ -100,12 +100,12 @@ def test_contradictions_stop(environment: dict[str, str], names: str) -> None:
     ids=["unknown", "uneven", "not consecutive"],
 )
 def test_ranks_that_do_not_form_even_consecutive_nodes_are_nodes_of_their_own(extra: dict[str, str]) -> None:
-    """If machines are unknown or uneven, one rank is a node."""
+    """Where machines are unknown or uneven, each rank is a node."""
     assert World.detect({"RANK": "5", "WORLD_SIZE": "6", **extra}).ranks_per_node == 1
 
 
 def test_a_world_can_be_given_in_numbers() -> None:
-    """Given numbers are checked like found ones."""
+    """They are checked like those that are found."""
     assert World(3, 4, 2).node == 1
     with pytest.raises(WorldError):
         World(4, 4)

@@ -1,21 +1,22 @@
-"""What keeps training waiting, told from measured times alone."""
+"""What keeps training waiting is decided from measured times alone."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, zip_longest
 
 import pytest
 
 from streaming.fetch.client import FetchClient
 from streaming.read.telemetry.bottleneck import Cause, Fetching, WaitRules, Window, bottleneck, warning
 from streaming.read.telemetry.counters import Count, SharedCounters
-from streaming.read.telemetry.loader_watch import LoaderWatch
+from streaming.read.telemetry.loader_monitor import LoaderMonitor
 
 RULES = WaitRules()
 
-# Half a minute, half of it waited, two workers that have told of all their time, on a machine with cores to spare.
+# Half a minute, half of it waited; two workers that have reported all their time; a machine with cores to spare.
 HALF = Window(
     n_batches=100, waited_s=15, worked_s=15, n_workers=2, n_cores=8, load=0.3, fetching_s=0, cpu_s=0, idle_s=60
 )
@@ -48,7 +49,7 @@ CASES = {
 
 @pytest.mark.parametrize(("window", "cause"), CASES.values(), ids=CASES)
 def test_the_bottleneck_is_what_the_times_say(window: Window, cause: Cause | None) -> None:
-    """Each case as it is met in training."""
+    """Cases as they occur in training."""
     assert bottleneck(window, RULES) is cause
 
 
@@ -58,19 +59,19 @@ def test_the_bottleneck_is_what_the_times_say(window: Window, cause: Cause | Non
         (HALF, True),
         (replace(HALF, n_batches=19), False),
         (replace(HALF, waited_s=9, worked_s=10), False),
-        (replace(HALF, idle_s=20), False),  # a worker has not told of its time yet
+        (replace(HALF, idle_s=20), False),  # a worker has not reported its time yet
         (replace(HALF, n_workers=0, idle_s=0), True),
     ],
 )
-def test_nothing_is_judged_before_it_is_known_well_enough(window: Window, is_over: bool) -> None:
-    """Enough seconds, enough batches, and workers that have told of at least half of their time."""
+def test_nothing_is_judged_before_enough_is_known(window: Window, is_over: bool) -> None:
+    """Enough seconds, enough batches, and reports of workers on at least half of their time."""
     assert window.is_over(RULES) is is_over
 
 
 @pytest.mark.parametrize("cause", Cause)
 @pytest.mark.parametrize("n_workers", [0, 1, 2])
 def test_a_warning_says_how_long_why_and_what_to_do(cause: Cause, n_workers: int) -> None:
-    """In numbers; deleted files are named only if there were any."""
+    """In numbers; it names evicted files only if there were any."""
     window = replace(HALF, n_workers=n_workers, fetching_s=12.5, cpu_s=24)
     said = warning(cause, window, 3, Fetching(2.5 * 2**20, moving=7, queued=30, evicted=0))
     assert "rank 3 waits for data 50 % of the time (15.0 of 30.0 s, 100 batches)" in said
@@ -85,11 +86,11 @@ def test_a_warning_says_how_long_why_and_what_to_do(cause: Cause, n_workers: int
         assert "num_workers" in said
 
 
-# --- the watch, with a clock of its own
+# --- the monitor, with a clock of its own
 
 
 class Clock:
-    """Goes on when told."""
+    """Goes on when the test says so."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -99,25 +100,24 @@ class Clock:
 
 
 class Training:
-    """A loader without workers and the training that uses it, on one clock."""
+    """A loader over a dataset, and the training that uses it, on one clock."""
 
-    def __init__(self, rules: WaitRules | None, n_workers: int = 0) -> None:
-        self.clock, self.meter = Clock(), SharedCounters(1)
-        self.client = FetchClient(None, [])
-        self.watch = LoaderWatch(
-            self.meter, self.client, rules, rank=0, n_workers=n_workers, n_cores=4, clock=self.clock
+    def __init__(self, rules: WaitRules | None, n_workers: int = 0, counters: SharedCounters | None = None) -> None:
+        self.clock, self.counters = Clock(), SharedCounters(1) if counters is None else counters
+        self.monitor = LoaderMonitor(
+            self.counters, FetchClient(None, []), rules, rank=0, n_workers=n_workers, n_cores=4, clock=self.clock
         )
 
     def epoch(self, n_batches: int, *, waited_s: float, worked_s: float, shards_s: float = 0.0) -> None:
-        """So many batches, each waited for so long, of which so long for shards."""
+        """Hand out batches: training waits for each, in part for shards, and works between them."""
 
         def batches() -> Iterator[int]:
             for number in range(n_batches):
                 self.clock.now_s += waited_s
-                self.meter.waited(Count.SHARDS_S, shards_s)
+                self.counters.add_wait(Count.SHARDS_S, shards_s)
                 yield number
 
-        for _ in self.watch.over(batches()):
+        for _ in self.monitor.over(batches()):
             self.clock.now_s += worked_s
 
 
@@ -130,7 +130,7 @@ def _causes(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_waiting_is_said_once_and_again_after_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
-    """Each cause for itself, so that another is said at once, and one that comes and goes is not said each time."""
+    """Each cause by itself: another one is named at once, and one that comes and goes is not named each time."""
     training = Training(RULES)
     training.epoch(100, waited_s=1, worked_s=1)
     assert _causes(caplog) == ["decode"]
@@ -144,25 +144,25 @@ def test_waiting_is_said_once_and_again_after_ten_minutes(caplog: pytest.LogCapt
 
 
 def test_training_that_hardly_waits_hears_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Up to a tenth of the time."""
+    """Waits of up to a tenth of the time are no reason to warn."""
     Training(RULES).epoch(1000, waited_s=0.099, worked_s=0.9)
     assert not caplog.records
 
 
 def test_no_rules_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    """But everything is counted."""
+    """Everything is counted all the same."""
     training = Training(None)
     training.epoch(100, waited_s=1, worked_s=0.5)
     assert not caplog.records
-    reading = training.meter.reading()
+    reading = training.counters.reading()
     assert reading[Count.BATCHES] == 100
     assert reading[Count.WAITED_S] == pytest.approx(100)
     assert reading[Count.WORKED_S] == pytest.approx(49.5)
 
 
 @pytest.mark.parametrize("n_workers", [0, 3])
-def test_the_first_batches_of_an_epoch_do_not_count(caplog: pytest.LogCaptureFixture, n_workers: int) -> None:
-    """However long they take: workers start, and fill their queues."""
+def test_the_first_batches_of_an_epoch_are_not_judged(caplog: pytest.LogCaptureFixture, n_workers: int) -> None:
+    """However long they take: workers are starting and filling their queues."""
     training = Training(RULES, n_workers)
     for _ in range(50):
         training.epoch(RULES.n_first + n_workers, waited_s=100, worked_s=0.1)
@@ -170,7 +170,7 @@ def test_the_first_batches_of_an_epoch_do_not_count(caplog: pytest.LogCaptureFix
 
 
 def test_short_epochs_are_judged_together(caplog: pytest.LogCaptureFixture) -> None:
-    """Else training on small data would never hear of it."""
+    """Else nobody would be warned about training on small data."""
     training = Training(RULES)
     for _ in range(3):
         training.epoch(RULES.n_first + 1 + 5, waited_s=1, worked_s=1, shards_s=1)
@@ -179,17 +179,17 @@ def test_short_epochs_are_judged_together(caplog: pytest.LogCaptureFixture) -> N
     assert _causes(caplog) == ["the network"]
 
 
-def test_what_readers_do_between_epochs_and_at_their_start_is_not_judged(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_readers_do_between_epochs_and_as_one_starts_is_not_judged(caplog: pytest.LogCaptureFixture) -> None:
     """Waits for shards that no counted batch waited for explain nothing."""
     training = Training(RULES)
     for _ in range(10):
-        training.meter.waited(Count.SHARDS_S, 1000)
+        training.counters.add_wait(Count.SHARDS_S, 1000)
         training.epoch(RULES.n_first + 1 + 5, waited_s=1, worked_s=1)
     assert set(_causes(caplog)) == {"decode"}
 
 
-def test_workers_that_have_not_told_of_their_time_are_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """A stretch may be long; the window then goes on."""
+def test_a_window_goes_on_until_workers_have_reported_their_time(caplog: pytest.LogCaptureFixture) -> None:
+    """They report at the end of a segment, which may be long."""
     training = Training(RULES, n_workers=1)
     training.epoch(100, waited_s=1, worked_s=1)
     assert not caplog.records
@@ -197,12 +197,48 @@ def test_workers_that_have_not_told_of_their_time_are_waited_for(caplog: pytest.
     assert _causes(caplog) == ["the network"]
 
 
-def test_a_closed_dataset_ends_the_watch_quietly(caplog: pytest.LogCaptureFixture) -> None:
-    """Its workers may still bring batches."""
+def test_a_closed_dataset_ends_the_monitor_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    """Its workers may still deliver batches."""
     training = Training(WaitRules(min_s=0, min_batches=5))
-    batches = training.watch.over(iter(range(100)))
+    batches = training.monitor.over(iter(range(100)))
     for _ in range(10):
         next(batches)
-    training.meter.close()
+    training.counters.close()
     assert list(batches) == list(range(10, 100))
     assert not caplog.records
+
+
+# --- the speed of training
+
+
+def _steps(training: Training, steps_s: list[float]) -> Iterator[None]:
+    """Take these steps in one epoch, each after a wait of a second; the last one has no end that counts."""
+
+    def batches() -> Iterator[int]:
+        for number in range(len(steps_s) + 1):
+            training.clock.now_s += 1.0
+            yield number
+
+    for number in training.monitor.over(batches()):
+        yield
+        training.clock.now_s += [*steps_s, 1e-3][number]
+
+
+def test_the_shortest_step_of_a_loader_is_kept_over_epochs() -> None:
+    """Neither the waits count, nor the time after the last batch, when nothing more is asked for."""
+    training = Training(None)
+    for steps_s, shortest_s in (([], None), ([5.0, 2.0, 3.0], 2.0), ([4.0, 0.5], 0.5), ([9.0], 0.5)):
+        for _ in _steps(training, steps_s):
+            pass
+        assert training.counters.shortest_step_s() == (None if shortest_s is None else pytest.approx(shortest_s))
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["in turn", "at once"])
+def test_training_with_many_loaders_over_one_dataset_is_as_fast_as_its_shortest_step(at_once: bool) -> None:
+    """One loader an epoch, or one for training and others beside it: their steps are not added up."""
+    counters = SharedCounters(1)
+    epochs = [_steps(Training(None, counters=counters), [0.5, 0.4 + 0.01 * number, 0.7]) for number in range(10)]
+    for _ in zip_longest(*epochs) if at_once else chain(*epochs):
+        pass
+    assert counters.shortest_step_s() == pytest.approx(0.4)
+    assert counters.reading()[Count.BATCHES] == 40

@@ -1,4 +1,4 @@
-"""Which epoch an iteration is: one answer for all workers of a loader, however they are timed."""
+"""Which epoch an iteration is: one answer for all workers of a loader, whatever their timing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming.errors import OptionError
-from streaming.read.shared.epoch_ring import EpochRing, Loader
+from streaming.read.shared.epoch_ring import EpochRing, Loader, StartedEpoch
 
 N = 100  # samples in an epoch
 
 
+def _join(ring: EpochRing, key: int, worker: int = 0, n_workers: int = 1) -> StartedEpoch:
+    return ring.join(Loader(key, worker, n_workers), n_epoch_samples=N, batch_size=2)
+
+
 def _joined(ring: EpochRing, key: int, worker: int, n_workers: int) -> int:
-    return ring.join(Loader(key, worker, n_workers), n_epoch_samples=N).epoch
+    return _join(ring, key, worker, n_workers).epoch
 
 
 class Worker:
@@ -58,7 +62,7 @@ def test_persistent_workers_agree_in_any_order(order: list[tuple[int, int]]) -> 
 
 
 def test_a_loader_without_workers_begins_an_epoch_each_time() -> None:
-    """Keys that are never used again never join."""
+    """A key that is not used again joins nothing."""
     ring = EpochRing()
     assert [_joined(ring, key, 0, 1) for key in (1, 2, 3)] == [0, 1, 2]
 
@@ -77,7 +81,7 @@ def test_worker_processes_share_the_ring_of_the_process_that_started_them(method
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_an_epoch_that_some_workers_never_joined_is_not_joined_by_the_next_loader(method: str) -> None:
-    """Breaking out before worker 1 came, then iterating again with the same base seed: both are in epoch 1."""
+    """An iteration is left before worker 1 joins; the next one has the same base seed: its workers are in epoch 1."""
     ring = EpochRing()
     early = Worker(ring, 7, 0, 2, method)
     assert early.epoch == 0
@@ -98,31 +102,31 @@ def test_a_ring_pickled_for_anything_but_a_worker_is_a_new_one() -> None:
 
 
 def test_a_loaded_cursor_is_used_once_and_reported_until_then() -> None:
-    """The next epoch begins at the cursor, the one after at 0; before that, the state is what was loaded."""
+    """The next epoch begins at the cursor, the one after it at 0; until then the progress is what was loaded."""
     ring = EpochRing()
     ring.resume_at(5, 30)
     progress = ring.progress()
     assert (progress.epoch, progress.start, progress.is_pending) == (5, 30, True)
-    first = ring.join(Loader(1, 0, 1), n_epoch_samples=N)
+    first = _join(ring, 1)
     assert (first.epoch, first.start) == (5, 30)
     assert not ring.progress().is_pending
-    second = ring.join(Loader(2, 0, 1), n_epoch_samples=N)
+    second = _join(ring, 2)
     assert (second.epoch, second.start) == (6, 0)
 
 
 @pytest.mark.parametrize(
-    ("cursor", "begun"), [((3, N), (4, 0)), ((3, N + 7), (4, 0)), ((-1, 0), (0, 0)), ((3, 0), (3, 0))]
+    ("cursor", "started"), [((3, N), (4, 0)), ((3, N + 7), (4, 0)), ((-1, 0), (0, 0)), ((3, 0), (3, 0))]
 )
-def test_a_cursor_at_the_end_begins_the_next_epoch(cursor: tuple[int, int], begun: tuple[int, int]) -> None:
-    """At or beyond the end (padding included), and before the first epoch, no empty epoch is begun."""
+def test_a_cursor_at_the_end_begins_the_next_epoch(cursor: tuple[int, int], started: tuple[int, int]) -> None:
+    """At or beyond the end (padding included), and before the first epoch: no empty epoch begins."""
     ring = EpochRing()
     ring.resume_at(*cursor)
-    found = ring.join(Loader(1, 0, 1), n_epoch_samples=N)
-    assert (found.epoch, found.start) == begun
+    found = _join(ring, 1)
+    assert (found.epoch, found.start) == started
 
 
 def test_set_next_fixes_the_next_epoch_and_forgets_a_cursor() -> None:
-    """`set_epoch` restarts or skips epochs; later ones count on from there."""
+    """`set_epoch` restarts or skips epochs; the ones after it count on from there."""
     ring = EpochRing()
     ring.resume_at(5, 30)
     ring.set_next(2)
@@ -134,12 +138,20 @@ def test_begin_hands_batch_size_and_start_to_workers_that_join_later() -> None:
     ring = EpochRing()
     ring.begin(Loader(10, 0, 2), n_epoch_samples=N, batch_size=4)
     ring.begin(Loader(11, 0, 2), n_epoch_samples=N, batch_size=8)
-    found = [ring.join(Loader(key, worker, 2), n_epoch_samples=N) for key in (11, 10) for worker in (1, 0)]
-    assert [(begun.epoch, begun.batch_size) for begun in found] == [(1, 8), (1, 8), (0, 4), (0, 4)]
+    found = [_join(ring, key, worker, 2) for key in (11, 10) for worker in (1, 0)]
+    assert [(started.epoch, started.batch_size) for started in found] == [(1, 8), (1, 8), (0, 4), (0, 4)]
+    assert all(started.is_counted for started in found)
+
+
+def test_workers_of_a_plain_loader_bring_their_own_batch_size() -> None:
+    """Nobody has begun their epoch before, and nobody counts what training waits for."""
+    ring = EpochRing()
+    started = [_join(ring, 7, worker, 2) for worker in (1, 0)]
+    assert [(each.epoch, each.batch_size, each.is_counted) for each in started] == [(0, 2, False)] * 2
 
 
 def test_a_worker_killed_while_it_holds_the_lock_blocks_nobody() -> None:
-    """The lock is the kernel's: it goes with its holder."""
+    """The lock is the kernel's, and ends with its holder."""
     ring = EpochRing()
     child = os.fork()
     if child == 0:
@@ -152,11 +164,11 @@ def test_a_worker_killed_while_it_holds_the_lock_blocks_nobody() -> None:
 def test_too_many_workers_are_refused() -> None:
     """The ring has room for 1,024 workers of one loader."""
     with pytest.raises(OptionError, match="1024"):
-        EpochRing().join(Loader(1, 1024, 1025), n_epoch_samples=N)
+        _join(EpochRing(), 1, 1024, 1025)
 
 
 def test_closing_and_dropping_free_the_descriptor() -> None:
-    """Neither leaves a descriptor behind, nor does it close one that is not its own."""
+    """Neither leaves a descriptor open, or closes one that is not its own."""
     gc.collect()
     n_open = len(os.listdir("/proc/self/fd"))
     rings = [EpochRing() for _ in range(20)]

@@ -1,4 +1,4 @@
-"""What a dataset tells of itself: whole, in words, and without secrets."""
+"""What a dataset reports of itself: all of it, in words, and without secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streaming.read.telemetry.counters import Count, Reading, SharedCounters
 from streaming.read.telemetry.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
 from streaming.stream import StreamDefaults, resolve
 
-# As a fetcher answers: the second remote is another job's.
+# A fetcher's answer; some of the total is another job's.
 NUMBERS = {
     "moving": 3,
     "moving_bytes": 1 << 20,
@@ -27,40 +27,40 @@ NUMBERS = {
 
 
 def _reading() -> Reading:
-    """Every count another number, and two streams."""
-    meter = SharedCounters(2)
-    meter.add({count: 10.5 * (1 + count) for count in Count}, np.array([100, 23]))
-    return meter.reading()
+    """Another number for every count; two streams."""
+    counters = SharedCounters(2)
+    counters.add({count: 10.5 * (1 + count) for count in Count}, np.array([100, 23]))
+    return counters.reading()
 
 
 def _stats(reading: Reading) -> Stats:
     streams = [Stream(remote="s3://bkt/d"), Stream(remote="https://someone:hush@host.example/d")]
-    places = [resolve(stream, number, StreamDefaults()) for number, stream in enumerate(streams)]
+    locations = [resolve(stream, number, StreamDefaults()) for number, stream in enumerate(streams)]
     return Stats(
         rank=5,
         epoch=2,
         since_start=ReadingStats.of(reading),
         of_epoch=ReadingStats.of(reading - reading),
         fetcher=FetcherStats.of(NUMBERS),
-        streams=tuple(stream_stats(places, reading, NUMBERS)),
+        streams=tuple(stream_stats(locations, reading, NUMBERS)),
     )
 
 
 def test_every_count_has_its_place() -> None:
-    """No two figures come from one count; lost are those of which means are made, and the step, for readers alone."""
+    """No two figures come from one count, and none is lost but in a mean."""
     stats = _stats(_reading()).as_dict()["since_start"]
     figures = [value for value in stats.values() if not isinstance(value, dict)] + [*stats["samples_by_range"].values()]
-    n_shown = len(Count) - 1  # two means come from three counts; samples are no count
+    n_shown = len(Count) - 1 + 1  # two means come from three counts; samples are no count
     assert len(set(figures)) == len(figures) == n_shown
     assert stats["samples"] == 123
     assert set(stats["samples_by_range"]) == {reason.value for reason in Reason}
 
 
 def test_stats_are_json() -> None:
-    """As they stand, to be logged anywhere."""
+    """Without conversion, so they can be logged anywhere."""
     stats = _stats(_reading())
     said = json.loads(json.dumps(stats.as_dict()))
-    assert said["fetcher"]["bytes"] == 6 << 20  # with what is under way
+    assert said["fetcher"]["bytes"] == 6 << 20  # transfers under way included
     assert said["fetcher"]["throttled"] == 2
     assert said["streams"][0] == {"remote": "s3://bkt/d", "samples": 100, "bytes": 4 << 20, "files": 10, "ranges": 9}
     assert said["streams"][1]["samples"] == 23
@@ -68,14 +68,14 @@ def test_stats_are_json() -> None:
 
 
 def test_words_and_values_hold_no_secret() -> None:
-    """A password in a URL is shown nowhere."""
+    """A password in a URL appears nowhere."""
     stats = _stats(_reading())
     assert "hush" not in f"{stats} {stats!r} {stats.as_dict()}"
     assert "host.example/d" in str(stats)
 
 
 def test_words_say_whose_figures_they_are() -> None:
-    """This rank's, an epoch's, or of all who share the fetcher; and without one that nothing was fetched."""
+    """This rank's, one epoch's, or the fetcher's for all who share it; without a fetcher, nothing was fetched."""
     stats = _stats(_reading())
     said = str(stats)
     assert "rank 5" in said
@@ -88,7 +88,7 @@ def test_words_say_whose_figures_they_are() -> None:
 
 
 def test_an_epoch_fits_into_a_line() -> None:
-    """With a share of the time, also where there was none."""
+    """It says which share of the time training waited, also where no time has passed."""
     it = ReadingStats.of(_reading())
     assert "\n" not in epoch_line(1, 3, it)
     assert epoch_line(1, 3, it).startswith(

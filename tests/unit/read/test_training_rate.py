@@ -9,7 +9,7 @@ import pytest
 from streaming.fetch.client import FetchClient
 from streaming.read.epoch.early_ranges import TrainingRate
 from streaming.read.telemetry.counters import Count, SharedCounters
-from streaming.read.telemetry.loader_watch import LoaderWatch
+from streaming.read.telemetry.loader_monitor import LoaderMonitor
 
 
 class Clock:
@@ -31,7 +31,8 @@ def test_the_rate_is_a_step_of_all_ranks_over_the_shortest_time_of_one() -> None
     clock, counters = Clock(), SharedCounters(1)
     rate = TrainingRate(counters, 8, 4, clock, is_counted=True)
     assert rate.bytes_per_s(1000.0) is None
-    counters.add({Count.BATCHES: 3, Count.STEP_S: 0.25})
+    counters.add({Count.BATCHES: 3})
+    counters.add_step(0.25)
     assert rate.bytes_per_s(1000.0) is None
     clock.now_s += 0.2
     assert rate.bytes_per_s(1000.0) == 8 * 4 * 1000.0 / 0.25
@@ -54,8 +55,8 @@ def test_it_is_worth_waiting_for_the_rate_for_a_moment_where_another_process_cou
 def test_the_loader_counts_its_shortest_step_over_epochs() -> None:
     """Not the time that it waits, and no step before the first batch."""
     clock, counters = Clock(), SharedCounters(1)
-    watch = LoaderWatch(counters, FetchClient(None, []), None, rank=0, n_workers=1, n_cores=1, clock=clock)
+    monitor = LoaderMonitor(counters, FetchClient(None, []), None, rank=0, n_workers=1, n_cores=1, clock=clock)
     for steps, least_s in (([5.0, 2.0, 3.0], 2.0), ([4.0, 0.5], 0.5), ([9.0], 0.5)):
-        for step_s in watch.over(_waited_for(clock, [*steps, 100.0])):
+        for step_s in monitor.over(_waited_for(clock, [*steps, 100.0])):
             clock.now_s += step_s
-        assert counters.reading()[Count.STEP_S] == pytest.approx(least_s)
+        assert counters.shortest_step_s() == pytest.approx(least_s)

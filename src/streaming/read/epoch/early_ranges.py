@@ -73,10 +73,10 @@ class TrainingRate:
 
     def _measured_s(self) -> float | None:
         try:
-            reading = self._counters.reading()
+            is_known = self._counters.reading()[Count.BATCHES] >= _LEAST_BATCHES
+            return self._counters.shortest_step_s() if is_known else None
         except ClosedError:  # workers may go on without their dataset
             return None
-        return reading[Count.STEP_S] if reading[Count.BATCHES] >= _LEAST_BATCHES else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ from streaming.read.shared.epoch_ring import StartedEpoch
 from streaming.read.streams.cache_limit import CacheRoom, checked_limit, disk_bytes, index_bytes
 from streaming.read.streams.indexes import StreamFiles, catalog_of, load_streams
 from streaming.read.streams.location import StreamLocation, config_of, own_folder
-from streaming.read.telemetry.at_start import first_samples_shown, indexes_shown
 from streaming.read.telemetry.bottleneck import WaitRules
 from streaming.read.telemetry.counters import SharedCounters, Stopwatch
-from streaming.read.telemetry.loader_watch import LoaderWatch
+from streaming.read.telemetry.loader_monitor import LoaderMonitor
+from streaming.read.telemetry.progress_bar import first_samples_shown, indexes_shown
 from streaming.read.telemetry.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
-from streaming.read.telemetry.waits import Waits
+from streaming.read.telemetry.wait_recorder import WaitRecorder
 
 _MAX_AT_START: Final = 16
 """Shards announced before an epoch has started,"""
@@ -64,7 +64,7 @@ class SampleStore:
         `checked_limit`.
         """
         counters = SharedCounters(len(locations))
-        waits = Waits(counters)
+        waits = WaitRecorder(counters)
         locations, client, streams = _loaded(
             locations, waits, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty, is_shown=is_shown
         )
@@ -217,7 +217,7 @@ class SampleStore:
 
     def begin_epoch(self, started: StartedEpoch) -> None:
         """Count from now on, in this process, for an epoch that has started."""
-        self.counters.begin(started.number, started.epoch)
+        self.counters.begin_epoch(started.number, started.epoch)
 
     # --- what it is like
 
@@ -225,9 +225,9 @@ class SampleStore:
         """Begin to measure what a reader does in this thread."""
         return Stopwatch(self.counters, self.catalog.stream_of_shard)
 
-    def loader_watch(self, rules: WaitRules | None, *, rank: int, n_workers: int, n_cores: int) -> LoaderWatch:
-        """A watch over how the training of a rank waits for a loader; `rules`: None warns of nothing."""
-        return LoaderWatch(self.counters, self.client, rules, rank=rank, n_workers=n_workers, n_cores=n_cores)
+    def monitor(self, rules: WaitRules | None, *, rank: int, n_workers: int, n_cores: int) -> LoaderMonitor:
+        """Make the monitor of how a rank waits for a loader. `rules`: None warns of nothing."""
+        return LoaderMonitor(self.counters, self.client, rules, rank=rank, n_workers=n_workers, n_cores=n_cores)
 
     def first_shown(self, samples: Iterator[Any], n_samples: int, shards: Callable[[], Sequence[int]]) -> Iterator[Any]:
         """The same samples; while the first `n_samples` are waited for, a terminal shows how many of `shards` came."""
@@ -273,13 +273,18 @@ class _Contents:
     client: FetchClient
     streams: Sequence[StreamFiles]
     counters: SharedCounters
-    waits: Waits
+    waits: WaitRecorder
     limit_bytes: int | None
     allow_unsafe_types: bool
 
 
 def _loaded(
-    locations: Sequence[StreamLocation], waits: Waits, *, allow_unsafe_types: bool, allow_empty: bool, is_shown: bool
+    locations: Sequence[StreamLocation],
+    waits: WaitRecorder,
+    *,
+    allow_unsafe_types: bool,
+    allow_empty: bool,
+    is_shown: bool,
 ) -> tuple[Sequence[StreamLocation], FetchClient, list[StreamFiles]]:
     """The indexes of all streams, each in a cache folder that holds no other remote's files, and their client."""
     for attempt in range(_MAX_TAKEN):
@@ -301,7 +306,7 @@ def _loaded(
     raise AssertionError("unreachable")
 
 
-def _client(locations: Sequence[StreamLocation], limit_bytes: int | None, waits: Waits) -> FetchClient:
+def _client(locations: Sequence[StreamLocation], limit_bytes: int | None, waits: WaitRecorder) -> FetchClient:
     """One client for all streams; its fetcher is at the root of the first that needs fetching."""
     root = next((location.root for location in locations if location.source is None), locations[0].root)
     providers = {

@@ -1,1 +1,1 @@
-"""What a rank process shares with its loader workers: files without a name, which they inherit."""
+"""What a rank process shares with its loader workers: anonymous files, which they inherit."""

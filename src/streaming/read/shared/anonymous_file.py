@@ -7,9 +7,10 @@ import tempfile
 
 
 def anonymous_file(title: str, n_bytes: int = 0) -> int:
-    """A descriptor of `n_bytes` zero bytes; the file goes with the last process that has it. `title` is for debuggers.
+    """A descriptor of `n_bytes` zero bytes. `title` is for debuggers.
 
-    Workers get it by fork, or are handed it when they are started (`multiprocessing.reduction.DupFd`).
+    Workers get it by fork, or are handed it when they are started (`multiprocessing.reduction.DupFd`). The file goes
+    with the last process that has it.
     """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(title, os.MFD_CLOEXEC)

@@ -1,13 +1,12 @@
 """Which epoch an iteration is: one answer for all workers of a loader, without a rendezvous.
 
-The rank process owns one file without a name. Its loader workers inherit it (by fork) or are handed it (spawn,
-forkserver), and nobody else can reach it, so it dies with the last of them, however they die. It holds the epochs
-started lately, each with the loader that it belongs to and the workers that have joined it, and where to go on after
-`load_state_dict`.
+The rank process owns one anonymous file. Its loader workers inherit it (by fork) or are handed it (spawn, forkserver),
+and nobody else can reach it, so it dies with the last of them, however they die. It holds the epochs started lately,
+each with its loader and the workers that have joined it, and the cursor that `load_state_dict` has set.
 
 A loader is known by its key. PyTorch draws a base seed per loader iteration, which all its workers know; our own
 loader sets a key of its own. A worker that begins to iterate joins the oldest epoch of its loader's key that no
-process has yet joined in its location (worker number), else it begins the next one.
+process has joined yet under its worker number. If there is none, it begins the next epoch.
 """
 
 from __future__ import annotations
@@ -20,17 +19,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import context, reduction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from streaming.errors import ClosedError, OptionError
 from streaming.fork_safety import ForkSafeLock, members
 from streaming.order import Cursor
 from streaming.read.shared.anonymous_file import anonymous_file
 
-_HEADER: Final = struct.Struct(
-    "<qqqqq"
-)  # epochs started so far, epoch to begin next, has cursor, its epoch, its samples
-_ENTRY: Final = struct.Struct("<qqqqqq")  # key, epoch, start, batch size (0: the dataset's), workers, given up
+_HEADER: Final = struct.Struct("<qqqqq")
+_ENTRY: Final = struct.Struct("<qqqqqqq")
 _N_ENTRIES: Final = 16
 _MAX_WORKERS: Final = 1024
 _ENTRY_BYTES: Final = _ENTRY.size + 4 * _MAX_WORKERS  # then the process number of each worker that has joined
@@ -39,20 +36,25 @@ _FILE_BYTES: Final = _HEADER.size + _N_ENTRIES * _ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class StartedEpoch:
-    """An epoch that has started: its number, the samples spent before its first one here, and the batch size.
-
-    `number`: how many epochs had started before it, in this rank process and its workers.
-    """
+    """An epoch that has started, from its first sample or from where a loaded state said."""
 
     epoch: int
     start: int
-    batch_size: int | None
+    """Samples over all ranks that were spent before its first one here."""
+    batch_size: int
+    """Samples per rank in a batch."""
+    is_counted: bool
+    """Whether our own loader has begun it, which counts its batches and what training waits for."""
     number: int
+    """How many epochs had started before it, in this rank process and its workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Who iterates: the loader's key, and this worker's number of how many; a process without workers is 0 of 1."""
+    """The loader of an iteration by its key, and this process as worker number `worker` of it.
+
+    A process that iterates without workers is worker 0 of 1.
+    """
 
     key: int
     worker: int
@@ -61,7 +63,10 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class EpochProgress:
-    """What a checkpoint must say: the last epoch started and its start, or where to go that no iteration has taken up."""
+    """What a checkpoint must say: the last epoch started, and its start.
+
+    `is_pending`: the epoch has not started yet. It is the first, or was set or loaded.
+    """
 
     epoch: int
     start: int
@@ -69,7 +74,10 @@ class EpochProgress:
 
 
 class EpochRing:
-    """The epochs started in one rank process and its workers. Owns one descriptor; safe between threads and processes."""
+    """The epochs started in one rank process and its workers. Owns one descriptor; safe between threads and processes.
+
+    After `close` all methods but `close` raise ClosedError.
+    """
 
     def __init__(self) -> None:
         self._adopt(anonymous_file("streaming-epochs", _FILE_BYTES))
@@ -82,71 +90,74 @@ class EpochRing:
         self._close.atexit = False
         _rings.add(self)
 
-    # --- what the rank process does
+    # --- for the rank process
 
-    def begin(self, loader: Loader, *, n_epoch_samples: int, batch_size: int | None = None) -> StartedEpoch:
+    def begin(self, loader: Loader, *, n_epoch_samples: int, batch_size: int) -> StartedEpoch:
         """Begin the next epoch for a loader whose workers have not started yet; they will join it."""
-        with self._locked() as ring:
-            return ring.append(loader, n_epoch_samples, batch_size)
+        with self._locked() as file:
+            return file.append(loader, n_epoch_samples, batch_size, is_counted=True)
 
     def set_next(self, epoch: int) -> None:
-        """The next epoch to begin, from its start; forgets a cursor that was loaded."""
-        with self._locked() as ring:
-            ring.header = (ring.header[0], epoch, 0, 0, 0)
+        """Have `epoch` begin next, from its first sample. Forgets a cursor that was loaded."""
+        with self._locked() as file:
+            file.header = _Header(file.header.n_started, epoch)
 
     def resume_at(self, epoch: int, consumed: int) -> None:
-        """The next epoch to begin is `epoch` with `consumed` samples spent (at its end: the one after)."""
-        with self._locked() as ring:
-            ring.header = (ring.header[0], ring.header[1], 1, epoch, consumed)
+        """Have `epoch` begin next with `consumed` samples spent; if these are all, the epoch after it."""
+        with self._locked() as file:
+            file.header = _Header(file.header.n_started, file.header.next_epoch, True, epoch, consumed)
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that begins next if nothing is loaded or set."""
-        with self._locked() as ring:
-            return ring.header[1]
+        """The epoch that begins next if no cursor was loaded."""
+        with self._locked() as file:
+            return file.header.next_epoch
 
     def progress(self) -> EpochProgress:
         """Where a checkpoint taken now stands; epoch -1 before the first."""
-        with self._locked() as ring:
-            n_begun, next_epoch, has_cursor, epoch, consumed = ring.header
-            if has_cursor:
-                return EpochProgress(epoch, consumed, is_pending=True)
-            if next_epoch == 0:
+        with self._locked() as file:
+            header = file.header
+            if header.has_cursor:
+                return EpochProgress(header.cursor_epoch, header.consumed, is_pending=True)
+            if header.next_epoch == 0:
                 return EpochProgress(-1, 0, is_pending=True)
-            if n_begun:
-                _, epoch, start, _, _, _ = ring.entry(n_begun - 1)
-                if epoch == next_epoch - 1:
-                    return EpochProgress(epoch, start, is_pending=False)
-            return EpochProgress(next_epoch, 0, is_pending=True)  # set by `set_next`
+            if header.n_started:
+                last = file.entry(header.n_started - 1)
+                if last.epoch == header.next_epoch - 1:
+                    return EpochProgress(last.epoch, last.start, is_pending=False)
+            return EpochProgress(header.next_epoch, 0, is_pending=True)  # set by `set_next`
 
-    # --- what a worker does
+    # --- for workers
 
-    def join(self, loader: Loader, *, n_epoch_samples: int) -> StartedEpoch:
-        """The epoch that this iteration is: one that its loader has started already, else the next."""
+    def join(self, loader: Loader, *, n_epoch_samples: int, batch_size: int) -> StartedEpoch:
+        """Join the epoch that this iteration is: one that its loader has started already, else the next.
+
+        `batch_size`: for an epoch that is started now. Raises OptionError if the loader has too many workers.
+        """
         if loader.worker >= _MAX_WORKERS:
             raise OptionError(f"a loader can have at most {_MAX_WORKERS} workers, this is number {loader.worker}")
-        with self._locked() as ring:
-            for number in ring.numbers():
-                key, epoch, start, batch_size, _, given_up = ring.entry(number)
-                if key == loader.key and not given_up and not ring.process(number, loader.worker):
-                    ring.mark(number, loader.worker)
-                    return StartedEpoch(epoch, start, batch_size or None, number)
-            started = ring.append(loader, n_epoch_samples, None)
-            ring.mark(ring.header[0] - 1, loader.worker)
+        with self._locked() as file:
+            for number in file.numbers():
+                entry = file.entry(number)
+                if entry.key == loader.key and not entry.is_abandoned and not file.process(number, loader.worker):
+                    file.mark(number, loader.worker)
+                    return entry.started(number)
+            started = file.append(loader, n_epoch_samples, batch_size, is_counted=False)
+            file.mark(started.number, loader.worker)
             return started
 
-    def give_up_abandoned(self) -> None:
+    def close_abandoned(self) -> None:
         """Close epochs that some workers never joined and others have left: their loader was dropped early.
 
         Else a new loader iteration with the same base seed (`torch.manual_seed` before every epoch) would send some
         of its workers into the old epoch.
         """
-        with self._locked() as ring:
-            for number in ring.numbers():
-                *facts, n_workers, given_up = ring.entry(number)
-                joined = [process for process in ring.processes(number, n_workers) if process]
-                if not given_up and len(joined) < n_workers and any(map(_is_gone, joined)):
-                    ring.set_entry(number, (*facts, n_workers, 1))
+        with self._locked() as file:
+            for number in file.numbers():
+                entry = file.entry(number)
+                joined = [process for process in file.processes(number, entry.n_workers) if process]
+                if not entry.is_abandoned and len(joined) < entry.n_workers and any(map(_is_gone, joined)):
+                    file.set_entry(number, entry._replace(is_abandoned=True))
 
     # --- the file
 
@@ -163,51 +174,74 @@ class EpochRing:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The descriptor, if a worker process is being started; a pickle for anywhere else is a ring of its own."""
+        """The descriptor, if a worker process is being started; elsewhere the pickle makes a new, empty ring."""
         if context.get_spawning_popen() is None:
             return EpochRing, ()
-        self.give_up_abandoned()
+        self.close_abandoned()
         return _handed_ring, (reduction.DupFd(self._fd),)
 
     def close(self) -> None:
-        """Give the descriptor back. Using the ring afterwards raises ClosedError."""
+        """Give the descriptor back."""
         self._is_closed = True  # its number may be another file's from now on
         self._close()
 
 
+class _Header(NamedTuple):
+    """The ring as a whole: how many epochs have started so far, which comes next, and the cursor that was loaded."""
+
+    n_started: int
+    next_epoch: int
+    has_cursor: bool = False
+    cursor_epoch: int = 0
+    consumed: int = 0
+
+
+class _Entry(NamedTuple):
+    """An epoch that has started, and its loader."""
+
+    key: int
+    epoch: int
+    start: int
+    batch_size: int
+    n_workers: int
+    is_counted: bool
+    is_abandoned: bool = False
+
+    def started(self, number: int) -> StartedEpoch:
+        return StartedEpoch(self.epoch, self.start, self.batch_size, bool(self.is_counted), number)
+
+
 class _RingFile:
-    """The file's content while it is locked."""
+    """The content of the file while it is locked."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     @property
-    def header(self) -> tuple[int, int, int, int, int]:
-        found: tuple[int, int, int, int, int] = _HEADER.unpack(os.pread(self._fd, _HEADER.size, 0))
-        return found
+    def header(self) -> _Header:
+        return _Header(*_HEADER.unpack(os.pread(self._fd, _HEADER.size, 0)))
 
     @header.setter
-    def header(self, values: tuple[int, int, int, int, int]) -> None:
-        os.pwrite(self._fd, _HEADER.pack(*values), 0)
+    def header(self, header: _Header) -> None:
+        os.pwrite(self._fd, _HEADER.pack(*header), 0)
 
     def numbers(self) -> range:
         """The numbers of the entries still held, oldest first."""
-        n_begun = self.header[0]
-        return range(max(0, n_begun - _N_ENTRIES), n_begun)
+        n_started = self.header.n_started
+        return range(max(0, n_started - _N_ENTRIES), n_started)
 
     @staticmethod
     def _at(number: int) -> int:
         return _HEADER.size + number % _N_ENTRIES * _ENTRY_BYTES
 
-    def entry(self, number: int) -> tuple[int, int, int, int, int, int]:
-        found: tuple[int, int, int, int, int, int] = _ENTRY.unpack(os.pread(self._fd, _ENTRY.size, self._at(number)))
-        return found
+    def entry(self, number: int) -> _Entry:
+        return _Entry(*_ENTRY.unpack(os.pread(self._fd, _ENTRY.size, self._at(number))))
 
-    def set_entry(self, number: int, values: tuple[int, ...]) -> None:
-        os.pwrite(self._fd, _ENTRY.pack(*values), self._at(number))
+    def set_entry(self, number: int, entry: _Entry) -> None:
+        os.pwrite(self._fd, _ENTRY.pack(*entry), self._at(number))
 
     def processes(self, number: int, n_workers: int) -> tuple[int, ...]:
-        """Per worker number below `n_workers`: the process that has joined in this location, or 0."""
+        """For each worker number below `n_workers`, the process that has joined under it, or 0."""
         block = os.pread(self._fd, 4 * n_workers, self._at(number) + _ENTRY.size)
         return struct.unpack(f"<{n_workers}i", block)
 
@@ -216,32 +250,32 @@ class _RingFile:
         return self.processes(number, worker + 1)[worker]
 
     def mark(self, number: int, worker: int) -> None:
+        """Write down that this process has joined as this worker."""
         os.pwrite(self._fd, struct.pack("<i", os.getpid()), self._at(number) + _ENTRY.size + 4 * worker)
 
-    def append(self, loader: Loader, n_epoch_samples: int, batch_size: int | None) -> StartedEpoch:
-        n_begun, epoch, has_cursor, cursor_epoch, start = self.header
-        if has_cursor:
-            cursor = Cursor(cursor_epoch, start).normalised(n_epoch_samples)
-            epoch, start = cursor.epoch, cursor.consumed
-        else:
-            start = 0
-        block = _ENTRY.pack(loader.key, epoch, start, batch_size or 0, loader.n_workers, 0)
-        os.pwrite(self._fd, block + bytes(4 * _MAX_WORKERS), self._at(n_begun))
+    def append(self, loader: Loader, n_epoch_samples: int, batch_size: int, *, is_counted: bool) -> StartedEpoch:
+        """Start the next epoch."""
+        header = self.header
+        cursor = Cursor(header.next_epoch, 0)
+        if header.has_cursor:
+            cursor = Cursor(header.cursor_epoch, header.consumed).normalised(n_epoch_samples)
+        entry = _Entry(loader.key, cursor.epoch, cursor.consumed, batch_size, loader.n_workers, is_counted)
+        os.pwrite(self._fd, _ENTRY.pack(*entry) + bytes(4 * _MAX_WORKERS), self._at(header.n_started))
         # Last, so that a process that is killed here has started nothing.
-        self.header = (n_begun + 1, epoch + 1, 0, 0, 0)
-        return StartedEpoch(epoch, start, batch_size, n_begun)
+        self.header = _Header(header.n_started + 1, cursor.epoch + 1)
+        return entry.started(header.n_started)
 
 
 _rings: weakref.WeakSet[EpochRing] = weakref.WeakSet()
 
 
-def _give_up_abandoned() -> None:
+def _close_abandoned() -> None:
     for ring in members(_rings):
         with suppress(OSError, ClosedError):
-            ring.give_up_abandoned()
+            ring.close_abandoned()
 
 
-os.register_at_fork(before=_give_up_abandoned)
+os.register_at_fork(before=_close_abandoned)
 
 
 def _handed_ring(handed: Any) -> EpochRing:

@@ -1,4 +1,4 @@
-"""What a limit on the cache means for a dataset: refused, enough, or so tight that shards come more than once."""
+"""What a limit on the cache means for a dataset: refused, enough, or too tight to fetch each shard only once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from streaming.order import WorkingSet
 from streaming.read.streams.indexes import StreamFiles
 from streaming.units import parse_bytes, shown_bytes
 
-_BESIDE_BYTES: Final = 4096  # what the cache says of itself
+_MARKER_BYTES: Final = 4096  # more than the files in which the cache describes itself
 
 
 def checked_limit(limit: int | str | None, streams: Sequence[StreamFiles]) -> int | None:
-    """The limit in bytes, None for none. Raises OptionError for one under which not even two shards have room."""
+    """Parse a limit to bytes; None for none. Raises OptionError if not even two shards fit."""
     if limit is None:
         return None
     limit_bytes = parse_bytes(limit)
@@ -38,7 +38,7 @@ def checked_limit(limit: int | str | None, streams: Sequence[StreamFiles]) -> in
 
 @dataclass(frozen=True, slots=True)
 class _Least:
-    """The least limit under which a stream can be read, and why."""
+    """The smallest limit under which a stream can be read, and the reason."""
 
     n_bytes: int
     reason: str
@@ -46,7 +46,7 @@ class _Least:
     @classmethod
     def of(cls, stream: StreamFiles) -> Self:
         location, index = stream.location, stream.index
-        # While one is read the next comes; of one that comes compressed both forms may lie there.
+        # While one shard is read the next is fetched. Both forms of a compressed one may be there at once.
         sizes = np.where(_is_cached(stream), index.raw_bytes + np.maximum(index.zip_bytes, 0), 0)
         if not sizes.any():
             return cls(0, "")
@@ -58,24 +58,24 @@ class _Least:
             + (f", and {int(index.zip_bytes[shard]):,} compressed" if index.zip_name(shard) is not None else "")
             + ")"
         )
-        # What is not compressed can be read by parts, without room; what is must lie there, beside the index.
-        beside = index_bytes([stream]) + int(sizes[shard]) + _BESIDE_BYTES
+        # An uncompressed shard can be read by range, without space; a compressed one needs it, beside the index.
+        beside = index_bytes([stream]) + int(sizes[shard]) + _MARKER_BYTES
         if index.is_compressed and beside > n_bytes:
             return cls(beside, f"the index and the largest shard ({location.title}: {index.raw_name(shard)})")
         return cls(n_bytes, reason)
 
 
 def index_bytes(streams: Sequence[StreamFiles]) -> int:
-    """What the indexes of fetched streams take in the cache."""
+    """Bytes of the indexes in the cache."""
     n_bytes = 0
     for stream in streams:
-        with contextlib.suppress(OSError):  # in location, or in a cache that cannot be written
+        with contextlib.suppress(OSError):  # it is read in place, or the cache cannot be written
             n_bytes += os.stat(os.path.join(stream.location.cache, INDEX_NAME)).st_size
     return n_bytes
 
 
 def disk_bytes(streams: Sequence[StreamFiles], *, all_are_cached: bool) -> NDArray[np.int64]:
-    """What each shard takes in the cache, int64 (shard,): 0 where it is read in location, unless `all_are_cached`."""
+    """Bytes of each shard in the cache, int64 (shard,): 0 if it is read in place, unless `all_are_cached`."""
     sizes = []
     for stream in streams:
         index, location = stream.index, stream.location
@@ -85,7 +85,7 @@ def disk_bytes(streams: Sequence[StreamFiles], *, all_are_cached: bool) -> NDArr
 
 
 def _is_cached(stream: StreamFiles) -> NDArray[np.bool_]:
-    """Which shards come to the cache, bool (shard,): all that are fetched, and what must be decompressed."""
+    """Which shards come into the cache, bool (shard,): all that are fetched, and those that must be decompressed."""
     is_fetched = stream.location.source is None
     cached: NDArray[np.bool_] = (stream.index.zip_bytes >= 0) | is_fetched
     return cached
@@ -93,31 +93,33 @@ def _is_cached(stream: StreamFiles) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class CacheRoom:
-    """A limit beside what a node needs. `mean_bytes`: of a shard in the cache; `other_bytes`: of what is no shard."""
+    """A limit on the cache, compared with what a node needs."""
 
     limit_bytes: int
     other_bytes: int
+    """Bytes of what is no shard."""
     mean_bytes: float
+    """Mean size of a shard in the cache."""
     needed: WorkingSet
 
     @property
     def shards(self) -> float:
-        """How many shards fit."""
+        """The number of shards that fit."""
         return max(0, self.limit_bytes - self.other_bytes) / max(1.0, self.mean_bytes)
 
     @property
     def is_tight(self) -> bool:
-        """Whether fewer fit than a node needs so that it fetches none twice."""
+        """Whether fewer shards fit than a node needs in order to fetch none twice."""
         return self.shards < self.needed.shards
 
     @property
     def fetches_per_shard(self) -> float:
-        """How often each shard will be fetched in an epoch."""
+        """Expected fetches of each shard in an epoch."""
         return self.needed.fetches_per_shard(self.shards)
 
     @property
     def advice(self) -> str | None:
-        """What is better changed before training starts."""
+        """What to change before training starts; None if nothing."""
         if not self.is_tight:
             return None
         needed_bytes = self.needed.shards * self.mean_bytes

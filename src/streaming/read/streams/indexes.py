@@ -1,4 +1,4 @@
-"""From locations to what lies there: the indexes of all streams, checked, and the order's catalogue of shards."""
+"""The indexes of all streams, fetched and checked, and the catalog of their shards."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from streaming.formats.layout import layout_of
 from streaming.order import Catalog
 from streaming.read.streams.location import StreamLocation, make_private, own_folder, read_uncached
 
-# A source of more shards is checked shard by shard when it is read: on a network disk each look costs a round trip.
+# The files of larger sources are checked only when they are read: on a network disk each check costs a round trip.
 _MAX_CHECKED_SHARDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFiles:
-    """A stream whose index is known. `number` is its location among the dataset's (and the fetch client's) streams."""
+    """A stream whose index is known. `number`: which of the dataset's (and the fetch client's) streams it is."""
 
     number: int
     location: StreamLocation
@@ -45,11 +45,11 @@ class StreamFiles:
 def load_streams(
     locations: Sequence[StreamLocation], client: FetchClient, *, allow_unsafe_types: bool, allow_empty: bool = False
 ) -> list[StreamFiles]:
-    """Read and check the indexes of all streams, fetching those that are not on disk, several at once.
+    """Read and check the indexes of all streams; fetch those that are not on disk, several at once.
 
     Raises IndexMissingError, IndexFormatError, EmptyStreamError, UnsafeTypeError, OptionError (a hash that the index
-    does not have), ShardDamagedError (a source with a file missing or of the wrong size), CacheTakenError (a cache
-    folder that became a copy of another remote meanwhile), and what a store answers.
+    does not have), ObjectMissingError and ShardDamagedError (a file of a source is missing, or has the wrong size),
+    CacheTakenError (a cache folder has become a copy of another remote meanwhile), and errors of the store.
     """
     for location in locations:
         if location.source is None:
@@ -64,7 +64,7 @@ def load_streams(
     streams = []
     for number, location in enumerate(locations):
         content = _index_bytes(location, number, client)
-        if own_folder(location) != location:  # said by who placed the index, before it came
+        if own_folder(location) != location:  # whoever placed the index has set the marker before
             raise CacheTakenError(f"{location.title}: {location.cache} is a copy of another remote")
         index = parse_index(content, where=f"{location.title}: {INDEX_NAME}")
         _check(location, index, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
@@ -73,7 +73,7 @@ def load_streams(
 
 
 def catalog_of(streams: Sequence[StreamFiles]) -> Catalog:
-    """The shards of all streams, one stream after the other."""
+    """Make the catalog of the shards of all streams, one stream after the other."""
     return Catalog(
         shard_sizes=np.concatenate([stream.index.samples for stream in streams]),
         shards_per_stream=np.array([stream.index.n_shards for stream in streams], dtype=np.int64),
@@ -94,7 +94,7 @@ def _index_bytes(location: StreamLocation, number: int, client: FetchClient) -> 
     try:
         try:
             return _read(client.wait(FileRequest(stream=number, name=INDEX_NAME, n_bytes=-1)))
-        except (CacheWriteError, NoRoomError):  # the rest of the data comes without the cache then, and says so
+        except (CacheWriteError, NoRoomError):  # the shards then come without the cache, too, and a warning says so
             return read_uncached(location, INDEX_NAME, client, number)
     except ObjectMissingError as error:
         raise ObjectMissingError(f"{location.title}: {error}") from error
@@ -109,7 +109,7 @@ def _check(location: StreamLocation, index: ShardIndex, *, allow_unsafe_types: b
     if index.n_samples == 0 and not allow_empty:
         raise EmptyStreamError(f"{location.title} has no samples: leave it out, or check how it was written")
     for schema in index.schemas:
-        try:  # what cannot be decoded is said now, not at the first sample
+        try:  # raise now, not at the first sample
             layout_of(schema.format).make_decoder(schema, allow_unsafe_types=allow_unsafe_types)
         except UnsafeTypeError as error:
             raise UnsafeTypeError(f"{location.title} contains an unsafe type: {error}") from error
@@ -120,15 +120,18 @@ def _check(location: StreamLocation, index: ShardIndex, *, allow_unsafe_types: b
         return
     is_all_raw = not index.is_compressed
     if index.n_shards <= _MAX_CHECKED_SHARDS:
-        # Each is looked at: a generator in `all` would stop at the first compressed one.
+        # Check each one: `all` over a generator would stop at the first that is compressed.
         n_raw = sum(_check_source_file(location, location.source, index, shard) for shard in range(index.n_shards))
         is_all_raw = n_raw == index.n_shards
     if not is_all_raw:
-        make_private(location)  # what is compressed is decompressed there
+        make_private(location)  # compressed shards are decompressed there
 
 
 def _check_source_file(location: StreamLocation, source: str, index: ShardIndex, shard: int) -> bool:
-    """Whether the source has the shard uncompressed; raises if it has it in no form, or in another size."""
+    """Check a shard of a source; return whether it is there uncompressed.
+
+    Raises ObjectMissingError if it is there in no form, and ShardDamagedError if its size is wrong.
+    """
     name, n_bytes, zip_name = index.raw_name(shard), int(index.raw_bytes[shard]), index.zip_name(shard)
     found = _size_of(os.path.join(source, name))
     is_raw = found is not None
@@ -153,7 +156,7 @@ def _size_of(path: str) -> int | None:
 
 
 def missing_from_source(location: StreamLocation, name: str) -> ObjectMissingError:
-    """The error for a source that lacks a file of its index."""
+    """The error for a source without a file that its index lists."""
     return ObjectMissingError(
         f"{location.title}: {name} is listed in {INDEX_NAME} but is not in {location.source}; "
         "copy it there, or give the `remote` that has it"
@@ -161,7 +164,7 @@ def missing_from_source(location: StreamLocation, name: str) -> ObjectMissingErr
 
 
 def wanted_hash(location: StreamLocation, index: ShardIndex, shard: int) -> str | None:
-    """The hash by which a shard is validated when it has been fetched, None for none. Raises OptionError."""
+    """Choose the hash that validates a shard when it has been fetched; None for none. Raises OptionError."""
     choice = location.validate_hash
     if choice is False or index.n_shards == 0:
         return None

@@ -1,4 +1,4 @@
-"""Where the files of a stream are, and the cache of one for which the user named none."""
+"""Where the files of a stream are, and a private cache for a stream without `local`."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ from streaming.storage.url import Location
 
 @dataclass(frozen=True, slots=True)
 class StreamLocation:
-    """Where a stream's files are, all settings resolved.
-
-    `source`: a folder with the data itself, which is only read; None if the data must be fetched.
-    `remote`: what is fetched from (the source again, for what must be decompressed). `cache`: the folder, absolute,
-    that mirrors it. `root`: the cache's root, above the split, and whether it is our choice, not the user's.
-    """
+    """Where a stream's files are, and how they are fetched, with all settings resolved."""
 
     title: str
+    """The stream in error messages, without secrets."""
     source: str | None
+    """A folder with the data itself, which is only read; None if the data must be fetched."""
     remote: Location
+    """Where files are fetched from; the source again, for shards that must be decompressed."""
     root: str
+    """The root of the cache, above the split."""
     is_private: bool
+    """Whether we chose the root, not the user."""
     cache: str
+    """The folder that mirrors the remote, absolute."""
     download_retry: int
     download_timeout: float
     validate_hash: str | bool | None
     keep_zip: bool
-    options: str = field(default="{}", repr=False)  # for the store, as JSON; may hold secrets
+    options: str = field(default="{}", repr=False)
+    """Options of the store, as JSON; may hold secrets."""
     credentials: CredentialProvider | None = None
 
 
 def own_folder(location: StreamLocation) -> StreamLocation:
-    """The location with a cache folder that holds nothing of another remote.
+    """Choose a cache folder that holds no other remote's files.
 
-    A folder that is a copy of another remote says so; ours is then one below it, so that equal names do not meet.
+    A folder that is a copy of another remote says so in a marker. The stream then gets a folder below it, so that
+    files of the same name do not meet.
     """
     if location.source is not None:
         return location
@@ -53,7 +56,7 @@ def own_folder(location: StreamLocation) -> StreamLocation:
 
 
 def config_of(location: StreamLocation, *, has_index: bool = True) -> StreamConfig:
-    """What the fetcher must know of it."""
+    """Collect what the fetcher must know of a stream."""
     return StreamConfig(
         remote=location.remote,
         local=location.cache,
@@ -67,7 +70,7 @@ def config_of(location: StreamLocation, *, has_index: bool = True) -> StreamConf
 
 
 def read_uncached(location: StreamLocation, name: str, client: FetchClient, stream: int) -> bytes:
-    """A whole object, where the cache has no room for it or cannot be written."""
+    """Read a whole object past the cache, which has no room for it or cannot be written."""
     return client.read_object(
         location.remote,
         name,
@@ -79,15 +82,15 @@ def read_uncached(location: StreamLocation, name: str, client: FetchClient, stre
 
 
 def private_root(remote: str) -> str:
-    """The cache root of a remote that was given no `local`: in the temporary directory, for this user alone."""
+    """The cache root for a remote without `local`: in the temporary directory, for this user alone."""
     digest = hashlib.blake2s(os.fsencode(remote), digest_size=16).hexdigest()
     return os.path.join(_private_base(), digest)
 
 
 def make_private(location: StreamLocation) -> None:
-    """Make what a private cache lies in; nothing for a cache that the user named.
+    """Make the folder above a private cache; do nothing for a cache that the user named.
 
-    Raises OptionError if it cannot be made, or somebody else has put something there.
+    Raises OptionError if it cannot be made, or is not a folder of this user alone.
     """
     if not location.is_private:
         return
@@ -104,8 +107,8 @@ def make_private(location: StreamLocation) -> None:
 
 
 def _private_base() -> str:
-    try:  # which tries by writing a file whether it may: not to be asked for by who needs no private cache
+    try:  # writes a file to see whether it may, so it is called only where a private cache is needed
         folder = tempfile.gettempdir()
-    except FileNotFoundError:  # no temporary directory can be written: only who needs one will be told
+    except FileNotFoundError:  # no temporary directory can be written; `make_private` raises if one is needed
         folder = "/tmp"  # noqa: S108
     return os.path.join(folder, f"streaming-cache-{os.geteuid()}")

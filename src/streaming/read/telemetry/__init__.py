@@ -1,1 +1,1 @@
-"""What was read and waited for: counted, judged, and shown."""
+"""What readers do and wait for: counted, judged, reported."""

@@ -1,4 +1,4 @@
-"""What keeps training waiting: decided from measured times alone."""
+"""What keeps training waiting: a pure decision from measured times."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 from streaming.units import shown_bytes
 
-_MOSTLY: Final = 0.7  # of a reader's time, from which on it counts as fully busy
-_ALL_CORES: Final = 0.8  # of what the machine's cores could do
-_CROWDED: Final = 1.2  # processes for a core
+_BUSY: Final = 0.7  # a reader that runs for this share of its time counts as fully busy
+_ALL_CORES: Final = 0.8  # cores of which this share runs count as taken
+_CROWDED: Final = 1.2  # processes per core
 
 
 @dataclass(frozen=True, slots=True)
 class WaitRules:
-    """When waiting for data is worth a warning.
+    """When to warn that training waits for data.
 
-    More than `share` of the time, over at least `min_s` seconds and `min_batches` batches. Of each epoch the first
-    `n_first` batches do not count, and one more for each worker: workers start, and fill their queues. The same cause
-    is named again after `again_s` seconds.
+    Warn if it waits for more than `share` of the time, over at least `min_s` seconds and `min_batches` batches. The
+    first `n_first` batches of each epoch do not count, nor does one more for each worker, since workers are starting
+    and filling their queues. Name the same cause again after `again_s` seconds at the earliest.
     """
 
     share: float = 0.1
@@ -29,7 +29,7 @@ class WaitRules:
     again_s: float = 600.0
 
     def is_enough(self, n_batches: int, seconds: float) -> bool:
-        """Whether so much has been seen that it may be judged."""
+        """Whether these batches, which took `seconds`, suffice for a judgement."""
         return n_batches >= self.min_batches and seconds >= self.min_s
 
 
@@ -43,7 +43,7 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some batches of one rank. Seconds of its readers are summed over its workers."""
+    """Measurements over some batches of one rank. Seconds of readers are summed over its workers."""
 
     n_batches: int
     waited_s: float
@@ -51,11 +51,11 @@ class Window:
     worked_s: float
     """Training did something else."""
     n_workers: int
-    """0: samples are made where training waits for them."""
+    """0: samples are made in the training process itself."""
     n_cores: int
-    """Of the machine, for this rank."""
+    """Cores of the machine, divided by its ranks."""
     load: float
-    """Processes of the machine that run or want to, for each of its cores: the kernel's average over a minute."""
+    """Processes that run or want to, per core of the machine: the kernel's average over a minute."""
     fetching_s: float
     """Readers waited for the fetcher."""
     cpu_s: float
@@ -65,41 +65,44 @@ class Window:
 
     @property
     def total_s(self) -> float:
-        """How long it took."""
+        """Seconds that the batches took."""
         return self.waited_s + self.worked_s
 
     @property
     def readers_s(self) -> float:
-        """What readers have told of their time."""
+        """Seconds that readers have reported."""
         return self.fetching_s + self.cpu_s + self.idle_s
 
     def is_over(self, rules: WaitRules) -> bool:
-        """Whether it is long enough to be judged, and workers have told of most of it, which they do now and then."""
+        """Whether it can be judged: it is long enough, and workers have reported half of their time.
+
+        They report at the end of a segment.
+        """
         is_enough = rules.is_enough(self.n_batches, self.total_s)
         return is_enough and 2 * self.readers_s >= self.n_workers * self.total_s
 
 
 def bottleneck(it: Window, rules: WaitRules) -> Cause | None:
-    """What keeps training waiting over a window that is over; None if it hardly waits.
+    """Decide what kept training waiting in a window that is over; None if it hardly waited.
 
-    While training waits, workers that have nothing to do wait for the one that is late, so their idleness says little.
+    While training waits, all workers but the late one may have nothing to do, so their idleness says little.
     """
     if it.waited_s <= rules.share * it.total_s:
         return None
     may_be_network = 2 * it.fetching_s >= it.waited_s
     if not it.n_workers:
         return Cause.NETWORK if may_be_network else Cause.DECODE
-    if it.cpu_s >= _MOSTLY * it.readers_s or it.cpu_s >= _ALL_CORES * it.n_cores * it.total_s:
+    if it.cpu_s >= _BUSY * it.readers_s or it.cpu_s >= _ALL_CORES * it.n_cores * it.total_s:
         return Cause.DECODE
     if may_be_network:
         return Cause.NETWORK
-    # A reader that waits for a core looks idle.
+    # A reader that waits for a core looks idle, too.
     return Cause.DECODE if it.cpu_s >= it.idle_s or it.load >= _CROWDED else Cause.HAND_OVER
 
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """What the machine's fetcher did meanwhile, for all who share it."""
+    """What the machine's fetcher did during a window, for all jobs that share it."""
 
     bytes_per_s: float
     moving: int
@@ -108,7 +111,7 @@ class Fetching:
 
 
 def warning(cause: Cause, it: Window, rank: int, fetching: Fetching | None) -> str:
-    """What is wrong, in numbers, and what to do."""
+    """Say what is wrong, in numbers, and what to do about it."""
     said = (
         f"rank {rank} waits for data {100 * it.waited_s / it.total_s:.0f} % of the time ({it.waited_s:.1f} of "
         f"{it.total_s:.1f} s, {it.n_batches:,} batches)"

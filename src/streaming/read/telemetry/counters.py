@@ -1,9 +1,9 @@
-"""What a rank and its loader workers have done and waited for, counted in one location.
+"""What a rank and its loader workers have done and waited for, counted in one place.
 
-The rank process owns one file without a name, which its workers inherit or are handed, as they do the ring of epochs.
-Each process writes a slot of its own and nobody else's, so counting takes no lock between processes. A slot belongs to
-the process that holds the kernel's lock on one byte of the file; when it dies, its counts stay, and the next process
-that needs a slot goes on counting there.
+The rank process owns one anonymous file, which its workers inherit or are handed, like the ring of epochs. Each process
+writes only to a slot of its own, so counting takes no lock between processes. A slot belongs to the process that holds
+the kernel's lock on one byte of the file. When that process dies its counts stay, and the next process that needs a
+slot goes on counting there.
 
 Nothing is counted per sample: a reader looks at its clocks at the end of a segment, where it plans the next one.
 """
@@ -32,7 +32,7 @@ from streaming.read.shared.anonymous_file import anonymous_file
 
 
 class Count(enum.IntEnum):
-    """What is counted, and its location in a slot. `_S`: seconds."""
+    """What is counted, and its index in a slot. `_S`: seconds."""
 
     INDEX_S = 0  # a process waited for an index
     SHARDS_S = 1  # for a shard
@@ -52,7 +52,6 @@ class Count(enum.IntEnum):
     BATCHES = 15  # handed out by the loader
     WAITED_S = 16  # training waited for a batch
     WORKED_S = 17  # training did something else
-    STEP_S = 18  # the shortest time that it took from one batch to asking for the next; since the start, of no epoch
 
 
 RANGED: Final = {
@@ -64,8 +63,11 @@ RANGED: Final = {
 """Where samples are counted that came without their shard."""
 
 _N_COUNTS: Final = len(Count)
-_NUMBER, _EPOCH, _FIRST = 0, 1, 2  # words of a slot: the epoch's number in the ring plus 1, the epoch, then counts
+# The words of a slot: how many epochs of the ring had started, its own included, when the slot's epoch began (0: none
+# has); that epoch; the shortest step in seconds (0: none was taken); then all counts, and what they were before it.
+_N_STARTED, _EPOCH, _STEP, _FIRST = 0, 1, 2, 3
 _WORD_BYTES: Final = 8
+_MIN_STEP_S: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,10 @@ class Reading:
 
 
 class SharedCounters:
-    """Counters of one dataset in one rank process and its workers. Owns one descriptor; safe between threads."""
+    """Counters of one dataset in one rank process and its workers. Owns one descriptor; safe between threads.
+
+    What is counted after `close` is lost, since a reader may end after its dataset; reading then raises ClosedError.
+    """
 
     def __init__(self, n_streams: int) -> None:
         self._adopt(anonymous_file("streaming-counters"), n_streams)
@@ -97,8 +102,8 @@ class SharedCounters:
     def _adopt(self, fd: int, n_streams: int) -> None:
         self._fd, self.n_streams = fd, n_streams
         self._n_counted = _N_COUNTS + n_streams
-        self._n_words = _FIRST + 2 * self._n_counted  # what was counted, and how much of it before the slot's epoch
-        self._process = 0  # whose slot it is that we know: a forked child takes another
+        self._n_words = _FIRST + 2 * self._n_counted
+        self._process = 0  # the process that has claimed `_slot`; a forked child claims another
         self._slot = 0
         self._words = np.zeros(self._n_words)
         self._lock = ForkSafeLock()
@@ -110,19 +115,17 @@ class SharedCounters:
     # --- counting
 
     def add(self, amounts: Mapping[Count, float], samples: NDArray[np.int64] | None = None) -> None:
-        """Count more. `samples` read of each stream: int64 (stream,)."""
+        """Count these amounts, and `samples` read of each stream, int64 (stream,)."""
         with self._lock:
-            if self._is_closed:
-                return  # a reader that ends after its dataset
-            self._claim()
-            for count, amount in amounts.items():
-                self._words[_FIRST + count] += amount
-            if samples is not None:
-                self._words[_FIRST + _N_COUNTS : _FIRST + self._n_counted] += samples
-            self._write(_FIRST + self._n_counted)
+            if self._claim():
+                for count, amount in amounts.items():
+                    self._words[_FIRST + count] += amount
+                if samples is not None:
+                    self._words[_FIRST + _N_COUNTS : _FIRST + self._n_counted] += samples
+                self._write(_FIRST + self._n_counted)
 
-    def waited(self, count: Count, seconds: float) -> None:
-        """This thread waited for the fetcher."""
+    def add_wait(self, count: Count, seconds: float) -> None:
+        """Count that this thread waited for the fetcher."""
         self._here.waited_s = self.waited_here_s + seconds
         self.add({count: seconds})
 
@@ -132,36 +135,50 @@ class SharedCounters:
         seconds: float = getattr(self._here, "waited_s", 0.0)
         return seconds
 
-    def begin(self, number: int, epoch: int) -> None:
-        """What this process counts from now on belongs to this epoch; `number`: how many had started before it."""
+    def add_step(self, seconds: float) -> None:
+        """Keep the shortest time that training took from one batch to asking for the next.
+
+        It tells how fast training is: a longer step may have waited for other ranks, and so for their data.
+        """
+        step_s = max(_MIN_STEP_S, seconds)
         with self._lock:
-            if self._is_closed:
-                return
-            self._claim()
-            words, n = self._words, self._n_counted
-            if words[_NUMBER] <= number:  # else a later one has started here
-                words[_NUMBER], words[_EPOCH] = number + 1, epoch
+            if self._claim() and not 0 < self._words[_STEP] <= step_s:
+                self._words[_STEP] = step_s
+                self._write(_FIRST)
+
+    def begin_epoch(self, number: int, epoch: int) -> None:
+        """Count for this epoch from now on in this process. `number`: how many epochs had started before it."""
+        with self._lock:
+            if self._claim() and self._words[_N_STARTED] <= number:  # else a later one has started here
+                words, n = self._words, self._n_counted
+                words[_N_STARTED], words[_EPOCH] = number + 1, epoch
                 words[_FIRST + n :] = words[_FIRST : _FIRST + n]
                 self._write(self._n_words)
 
-    # --- asking
+    # --- reading
 
     def reading(self) -> Reading:
-        """All that was counted since the dataset was made."""
-        return self._reading(self._slots()[:, _FIRST : _FIRST + self._n_counted])
+        """Everything counted since the dataset was made."""
+        return self._total(self._slots()[:, _FIRST : _FIRST + self._n_counted])
 
     def epoch_reading(self, number: int | None = None) -> tuple[int | None, Reading]:
-        """An epoch that was started, by its number in the ring, and what was counted of it. None: the latest, if any.
+        """An epoch, and what was counted in it. `number`: how many epochs had started before it; None: the latest.
 
-        Where two go on at the same time in one process, what it counts is the later one's.
+        The epoch is None if nothing has started. Where two run at the same time in one process, what it counts is
+        the later one's.
         """
         slots, n = self._slots(), self._n_counted
-        latest = int(slots[:, _NUMBER].max(initial=0)) if number is None else number + 1
-        of_it = slots[(slots[:, _NUMBER] == latest) & (latest > 0)]
-        counted = of_it[:, _FIRST : _FIRST + n] - of_it[:, _FIRST + n :]
-        return (int(of_it[0, _EPOCH]) if len(of_it) else None), self._reading(counted)
+        n_started = int(slots[:, _N_STARTED].max(initial=0)) if number is None else number + 1
+        of_epoch = slots[(slots[:, _N_STARTED] == n_started) & (n_started > 0)]
+        counted = of_epoch[:, _FIRST : _FIRST + n] - of_epoch[:, _FIRST + n :]
+        return (int(of_epoch[0, _EPOCH]) if len(of_epoch) else None), self._total(counted)
 
-    def _reading(self, counted: NDArray[np.float64]) -> Reading:
+    def shortest_step_s(self) -> float | None:
+        """The shortest step of training over all loaders and epochs; None before the first."""
+        steps = self._slots()[:, _STEP]
+        return float(steps[steps > 0].min()) if steps.any() else None
+
+    def _total(self, counted: NDArray[np.float64]) -> Reading:
         total = counted.sum(axis=0)
         return Reading(total[:_N_COUNTS], total[_N_COUNTS:])
 
@@ -176,11 +193,11 @@ class SharedCounters:
         n_slots = len(content) // (_WORD_BYTES * self._n_words)
         return np.frombuffer(content, np.float64, n_slots * self._n_words).reshape(n_slots, self._n_words)
 
-    def _claim(self) -> None:
-        """Take a slot, once in a process, that no living process has."""
+    def _claim(self) -> bool:
+        """Take a slot that no living process has, once in a process. False if the counters are closed."""
         process = os.getpid()
-        if self._process == process:
-            return
+        if self._is_closed or self._process == process:
+            return not self._is_closed
         for slot in itertools.count():
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)  # goes with the process
@@ -193,6 +210,7 @@ class SharedCounters:
         if len(before) == self._n_words * _WORD_BYTES:
             self._words[:] = np.frombuffer(before, np.float64)
         self._write(self._n_words)
+        return True
 
     def _at(self, slot: int) -> int:
         return slot * self._n_words * _WORD_BYTES
@@ -203,19 +221,19 @@ class SharedCounters:
     # --- life
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The descriptor, if a worker process is being started; a pickle for anywhere else is a counters of its own."""
+        """The descriptor, if a worker process is being started; elsewhere the pickle makes new, empty counters."""
         if context.get_spawning_popen() is None or self._is_closed:
             return SharedCounters, (self.n_streams,)
-        return _handed_meter, (reduction.DupFd(self._fd), self.n_streams)
+        return _handed_counters, (reduction.DupFd(self._fd), self.n_streams)
 
     def close(self) -> None:
-        """Give the descriptor back. What is counted afterwards is lost; asking raises ClosedError."""
+        """Give the descriptor back."""
         with self._lock:
             self._is_closed = True  # its number may be another file's from now on
             self._close()
 
 
-def _handed_meter(handed: Any, n_streams: int) -> SharedCounters:
+def _handed_counters(handed: Any, n_streams: int) -> SharedCounters:
     """In a started worker: the counters of the process that started it."""
     counters = SharedCounters.__new__(SharedCounters)
     counters._adopt(handed.detach(), n_streams)
@@ -223,20 +241,20 @@ def _handed_meter(handed: Any, n_streams: int) -> SharedCounters:
 
 
 class Stopwatch:
-    """What one reader does from the end of one segment to the end of the next. For one thread."""
+    """Measures what one reader does from the end of one segment to the end of the next. For one thread."""
 
     def __init__(self, counters: SharedCounters, stream_of_shard: NDArray[np.int64]) -> None:
+        """Start now. `stream_of_shard`: int64 (shard,)."""
         self._counters, self._stream_of_shard = counters, stream_of_shard
-        self._now()
+        self._clocks = self._read_clocks()
 
-    def _now(self) -> tuple[float, float, float]:
-        """The clocks: all time, time running, time waiting for the fetcher."""
-        self._clocks = time.monotonic(), time.thread_time(), self._counters.waited_here_s
-        return self._clocks
+    def _read_clocks(self) -> tuple[float, float, float]:
+        """Seconds of all time, of this thread running, and of it waiting for the fetcher."""
+        return time.monotonic(), time.thread_time(), self._counters.waited_here_s
 
     def ended(self, shards: NDArray[np.int64]) -> None:
-        """Samples of these shards have been read, int64 (sample,)."""
-        before, now = self._clocks, self._now()
-        passed_s, cpu_s, waited_s = (max(0.0, clock - earlier) for clock, earlier in zip(now, before))
+        """Count the time since the last call, and the samples read in it by their shards, int64 (sample,)."""
+        before, self._clocks = self._clocks, self._read_clocks()
+        passed_s, cpu_s, waited_s = (max(0.0, now - then) for now, then in zip(self._clocks, before))
         samples = np.bincount(self._stream_of_shard[shards], minlength=self._counters.n_streams)
         self._counters.add({Count.CPU_S: cpu_s, Count.IDLE_S: max(0.0, passed_s - cpu_s - waited_s)}, samples)

@@ -1,4 +1,4 @@
-"""What a dataset has done and waited for, as values to look at: in numbers, and as a text."""
+"""What a dataset has done and waited for: as numbers, and as text."""
 
 from __future__ import annotations
 
@@ -21,41 +21,42 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReadingStats:
-    """What a rank process and its loader workers have done, over some time; seconds are summed over these processes."""
+    """What a rank process and its loader workers did over some time. Seconds are summed over these processes."""
 
     samples: int
-    """Samples of epochs that were read; counted where a reader plans on, so up to some hundred late."""
+    """Samples read in epochs. Readers report them a segment at a time, so some hundred may be missing."""
     index_wait_s: float
+    """Processes waited for indexes."""
     shard_wait_s: float
-    """Waited for shards that were not on disk."""
+    """Readers waited for shards that were not on disk."""
     range_wait_s: float
-    """Waited for samples that came without their shard."""
+    """Readers waited for samples that came without their shard."""
     fetcher_wait_s: float
-    """Waited for the fetcher to start, or to take up what is needed next."""
+    """Readers waited for the fetcher to start, or to take up a list of what is needed next."""
     cpu_s: float
-    """Readers were running: decoding, and what else these processes do with samples."""
+    """Readers ran: they decoded, and did whatever else these processes do with samples."""
     idle_s: float
-    """Readers neither ran nor waited for data: whoever takes the samples was slower, or what they run waited itself."""
+    """Readers neither ran nor waited for data: training was slower, or the code that they run waited itself."""
     shards_at_hand: int
     """Shards that were on disk when they were opened."""
     shards_awaited: int
     """Shards that were not."""
     samples_by_range: dict[str, int]
-    """Samples that came without their shard, by reason."""
+    """Samples that came without their shard, by reason: `random`, `ahead`, `few` and `no_room`."""
     announced: float | None
-    """Shards in a reader's list of what it needs next, the mean over all looks; None before the first look."""
+    """Shards in a reader's list of what it needs next: the mean over all looks at it; None before the first."""
     announced_on_disk: float | None
-    """How many of these were on disk then."""
+    """The mean number of these that were on disk at that time."""
     batches: int
     """Batches that a StreamingDataLoader has handed out."""
     training_waited_s: float
-    """Training waited for these."""
+    """Training waited for batches."""
     training_worked_s: float
-    """Training did something else between them."""
+    """Training did something else between batches."""
 
     @classmethod
     def of(cls, reading: Reading) -> ReadingStats:
-        """What the counters has counted."""
+        """Name the counts of a reading."""
         n_looks = reading[Count.LOOKS]
         return cls(
             samples=int(reading.samples.sum()),
@@ -77,7 +78,7 @@ class ReadingStats:
 
     @property
     def wait_s(self) -> float:
-        """All that was waited for the fetcher."""
+        """Seconds of all waits for the fetcher."""
         return self.index_wait_s + self.shard_wait_s + self.range_wait_s + self.fetcher_wait_s
 
 
@@ -86,31 +87,33 @@ class FetcherStats:
     """What this machine's fetcher has done since it started, for all ranks and jobs that share the cache."""
 
     bytes: int
-    """That came from stores, those of transfers under way included."""
+    """Bytes that came from stores, including those of transfers under way."""
     files: int
+    """Files that were fetched whole."""
     ranges: dict[str, int]
     """Requests for parts of files, by reason."""
     range_bytes: int
+    """Bytes that these brought."""
     requests: int
-    """To stores, of every kind."""
+    """Requests to stores, of every kind."""
     attempts: int
-    """To fetch files; more than files were fetched if some had to be tried again."""
+    """Attempts to fetch files; more than files were fetched if some had to be tried again."""
     failures: int
     """Files that could not be fetched."""
     throttled: int
-    """Answers of stores that asked to slow down."""
+    """Responses of stores that asked to slow down."""
     evicted: int
-    """Files deleted to keep a limit, or to make room on a full disk."""
+    """Files evicted to keep a limit, or to make room on a full disk."""
     cache_bytes: int | None
-    """That lie in the cache; None where no job has a limit, since nobody counts then."""
+    """Bytes in the cache; None where no job has a limit, since nothing counts them then."""
     moving: int
     """Transfers under way."""
     queued: int
-    """Files that are to follow."""
+    """Files that wait to be fetched."""
 
     @classmethod
     def of(cls, numbers: Mapping[str, Any]) -> FetcherStats:
-        """What a fetcher answers."""
+        """Name the numbers that a fetcher reports of itself."""
         total, stores = numbers["total"], numbers["stores"]
         return cls(
             bytes=total.get("bytes", 0) + numbers["moving_bytes"],
@@ -130,12 +133,15 @@ class FetcherStats:
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """One stream. What was fetched is what this machine's fetcher says of its remote; None: there is no fetcher."""
+    """One stream: what this rank has read of it, and what this machine's fetcher has fetched from its remote.
+
+    `bytes`, `files` and `ranges` are None if no fetcher runs.
+    """
 
     remote: str
-    """Without secrets."""
+    """URL or folder, without secrets."""
     samples: int
-    """Samples of epochs that this rank has read."""
+    """Samples that this rank has read in epochs."""
     bytes: int | None
     files: int | None
     ranges: int | None
@@ -143,31 +149,31 @@ class StreamStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a dataset has done and waited for so far; `print` it for words."""
+    """What a dataset has done and waited for so far; `print` it for a table."""
 
     rank: int
     epoch: int | None
-    """The epoch that was started last; None before the first."""
+    """The epoch that started last; None before the first."""
     since_start: ReadingStats
-    """Since the dataset was made."""
+    """All since the dataset was made."""
     of_epoch: ReadingStats
-    """In the epoch `epoch`."""
+    """What belongs to the epoch `epoch`."""
     fetcher: FetcherStats | None
-    """None: none runs, since nothing needed fetching."""
+    """None if no fetcher runs, since nothing needs fetching."""
     streams: tuple[StreamStats, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, to be logged as JSON."""
+        """Give the same as plain values, which can be logged as JSON."""
         return {**asdict(self), "streams": [asdict(stream) for stream in self.streams]}
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join(_table(self))
 
 
 def stream_stats(
     locations: Sequence[StreamLocation], reading: Reading, numbers: Mapping[str, Any] | None
 ) -> list[StreamStats]:
-    """What is known of each stream."""
+    """Report on each stream. `numbers`: what the fetcher reports; None if no fetcher runs."""
     streams = []
     for location, samples in zip(locations, reading.samples.tolist()):
         remote = location.remote
@@ -179,7 +185,7 @@ def stream_stats(
 
 
 def epoch_line(rank: int, epoch: int, it: ReadingStats) -> str:
-    """An epoch of a rank in one line."""
+    """Sum up an epoch of a rank in one line."""
     total_s = it.training_waited_s + it.training_worked_s
     parts = [f"{it.samples:,} samples in {it.batches:,} batches, {total_s:.1f} s"]
     parts.append(f"training waited {it.training_waited_s:.1f} s ({_share(it.training_waited_s, total_s)})")
@@ -226,7 +232,7 @@ _ROWS: Final[tuple[tuple[str, Callable[[ReadingStats], str]], ...]] = (
 )
 
 
-def _lines(it: Stats) -> Iterator[str]:
+def _table(it: Stats) -> Iterator[str]:
     epoch = "no epoch yet" if it.epoch is None else f"epoch {it.epoch}"
     yield _row(f"rank {it.rank} and its workers", "since start", epoch)
     for title, figure in _ROWS:

@@ -1,4 +1,4 @@
-"""How a rank's training waits for its loader: measured between batches, counted, and said when it is too much."""
+"""How long training waits for its loader: measured between batches, counted, and warned of if it is too long."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _COUNT_EVERY_S: Final = 0.1  # batches may be as short as a clock's tick
 
 
 @dataclass(slots=True)
-class _Sum:
-    """Of some batches."""
+class _Times:
+    """Sums over some batches."""
 
     n_batches: int = 0
     waited_s: float = 0.0
@@ -39,10 +39,11 @@ class _Sum:
         self.worked_s += worked_s
 
 
-class LoaderWatch:
-    """Watches one loader over all its epochs. For one thread.
+class LoaderMonitor:
+    """Measures one loader over all its epochs. For one thread.
 
-    `rules`: None warns of nothing. Short epochs are judged together.
+    Batches are judged in windows, which go on over short epochs. `rules`: when a window is long enough to be judged,
+    and bad enough to be warned of; None: never.
     """
 
     def __init__(
@@ -58,16 +59,15 @@ class LoaderWatch:
     ) -> None:
         self._counters, self._client, self._rules, self._clock = counters, client, rules, clock
         self._rank, self._n_workers, self._n_cores = rank, n_workers, n_cores
-        self._uncounted = _Sum()
-        self._window = _Sum()
-        self._read: Reading | None = None  # in the window's earlier parts
-        self._started: Reading | None = None  # what the counters said when this part of the window began
-        self._fetched: tuple[float, FetcherStats] | None = None
-        self._step_s: float | None = None  # as the counters has it from us
-        self._told_s: dict[Cause, float] = {}
+        self._uncounted = _Times()
+        self._window = _Times()
+        self._read: Reading | None = None  # in the earlier parts of the window, one for each epoch
+        self._started: Reading | None = None  # when the present part began
+        self._fetched: tuple[float, FetcherStats] | None = None  # when the window began
+        self._warned_s: dict[Cause, float] = {}
 
     def over(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches of one epoch, watched."""
+        """The same batches of one epoch, measured as they are handed out."""
         clock = self._clock
         n_left_out = 0 if self._rules is None else self._rules.n_first + self._n_workers
         worked_s: float | None = None
@@ -75,57 +75,46 @@ class LoaderWatch:
         try:
             for batch in batches:
                 came_s = clock()
-                self._came(came_s - asked_s, worked_s, is_first=n_left_out > 0)
+                if worked_s is not None:
+                    self._counters.add_step(worked_s)
+                self._count(came_s - asked_s, worked_s or 0.0, is_judged=n_left_out <= 0)
                 n_left_out -= 1
                 yield batch
                 asked_s = clock()
                 worked_s = asked_s - came_s
         finally:
-            self._count()
-            self._part_ends()
+            self._flush()
+            self._end_part()
 
-    def _came(self, waited_s: float, worked_s: float | None, *, is_first: bool) -> None:
-        if worked_s is not None:
-            self._stepped(worked_s)
-        self._counted(waited_s, worked_s or 0.0, is_first=is_first)
-
-    def _stepped(self, worked_s: float) -> None:
-        """Training may have waited for other ranks, and so for their data: its shortest step tells how fast it is."""
-        if self._step_s is None or worked_s < self._step_s:
-            self._counters.add({Count.STEP_S: worked_s - (self._step_s or 0.0)})
-            self._step_s = worked_s
-
-    def _counted(self, waited_s: float, worked_s: float, *, is_first: bool) -> None:
-        uncounted = self._uncounted
-        uncounted.add(waited_s, worked_s)
-        if uncounted.total_s > _COUNT_EVERY_S:
-            self._count()
-        if self._rules is None or is_first:
+    def _count(self, waited_s: float, worked_s: float, *, is_judged: bool) -> None:
+        self._uncounted.add(waited_s, worked_s)
+        if self._uncounted.total_s > _COUNT_EVERY_S:
+            self._flush()
+        if self._rules is None or not is_judged:
             return
         if self._started is None:
-            self._part_begins()
+            self._begin_part()
             return  # measured from here on
-        window = self._window
-        window.add(waited_s, worked_s)
-        if self._rules.is_enough(window.n_batches, window.total_s):
+        self._window.add(waited_s, worked_s)
+        if self._rules.is_enough(self._window.n_batches, self._window.total_s):
             self._judge(self._rules)
 
-    def _count(self) -> None:
-        done, self._uncounted = self._uncounted, _Sum()
+    def _flush(self) -> None:
+        done, self._uncounted = self._uncounted, _Times()
         if done.n_batches:
             amounts = {Count.BATCHES: done.n_batches, Count.WAITED_S: done.waited_s, Count.WORKED_S: done.worked_s}
             self._counters.add(amounts)
 
     # --- the window
 
-    def _part_begins(self) -> None:
+    def _begin_part(self) -> None:
         with suppress(ClosedError):  # workers may go on without their dataset
             self._started = self._counters.reading()
         if self._fetched is None:
-            self._fetched = self._fetcher()
+            self._fetched = self._fetcher_stats()
 
-    def _part_ends(self) -> None:
-        """Take up what readers have done since the part began."""
+    def _end_part(self) -> None:
+        """Add what readers have done since the part began."""
         if self._started is None:
             return
         started, self._started = self._started, None
@@ -134,7 +123,7 @@ class LoaderWatch:
             self._read = part if self._read is None else self._read + part
 
     def _judge(self, rules: WaitRules) -> None:
-        self._part_ends()
+        self._end_part()
         done, read = self._window, self._read
         if read is None:
             return
@@ -152,31 +141,31 @@ class LoaderWatch:
         if window.is_over(rules):
             cause = bottleneck(window, rules)
             if cause is not None:
-                self._tell(cause, window, rules)
-            self._window, self._read, self._fetched = _Sum(), None, None
-        self._part_begins()
+                self._warn(cause, window, rules)
+            self._window, self._read, self._fetched = _Times(), None, None
+        self._begin_part()
 
-    def _tell(self, cause: Cause, window: Window, rules: WaitRules) -> None:
+    def _warn(self, cause: Cause, window: Window, rules: WaitRules) -> None:
         now_s = self._clock()
-        if now_s - self._told_s.get(cause, float("-inf")) < rules.again_s:
+        if now_s - self._warned_s.get(cause, float("-inf")) < rules.again_s:
             return
-        self._told_s[cause] = now_s
+        self._warned_s[cause] = now_s
         _log.warning("%s", warning(cause, window, self._rank, self._fetching()))
 
     # --- the fetcher
 
-    def _fetcher(self) -> tuple[float, FetcherStats] | None:
-        """What it has done so far, and when; None where nothing is fetched, so that nobody is asked."""
+    def _fetcher_stats(self) -> tuple[float, FetcherStats] | None:
+        """What it has done so far, and when that was asked; None, without asking, where nothing is fetched."""
         if not self._client.is_held:
             return None
-        with suppress(StreamingError):  # a fetcher that does not answer is told of by those who need it
+        with suppress(StreamingError):  # raised in the readers, who need an answer
             numbers = self._client.status_if_any()
             return None if numbers is None else (self._clock(), FetcherStats.of(numbers))
         return None
 
     def _fetching(self) -> Fetching | None:
         """What it did during the window."""
-        now = self._fetcher()
+        now = self._fetcher_stats()
         if now is None or self._fetched is None:
             return None
         (then_s, then), (now_s, done) = self._fetched, now

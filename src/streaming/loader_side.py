@@ -1,0 +1,293 @@
+"""A dataset as its loaders see it: epochs begun, joined by workers, read, measured, and resumed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import context
+from typing import Any, Final
+
+from streaming.errors import OptionError, WorldError
+from streaming.order import (
+    Cursor,
+    EpochOrder,
+    EpochPlan,
+    Schedule,
+    Topology,
+    load_state,
+    node_warning,
+    save_state,
+    working_set,
+)
+from streaming.read.epoch.share import Share, first_shards, read_share, shown_at_start
+from streaming.read.shards.sample_store import SampleStore
+from streaming.read.shared.epoch_ring import EpochRing, Loader, StartedEpoch
+from streaming.read.streams.cache_limit import CacheRoom
+from streaming.read.telemetry.bottleneck import WaitRules
+from streaming.read.telemetry.loader_monitor import LoaderMonitor
+from streaming.world import World
+
+_log: Final = logging.getLogger("streaming")
+
+
+def rank_batch_size(of_dataset: int | None, of_loader: int | None = None) -> int:
+    """Samples per rank in a batch: the dataset's setting, else the loader's, else 1."""
+    return of_dataset or of_loader or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Which rank this is of which ranks: as the user says, else as the environment says at the time of the call.
+
+    A pickle for a worker process holds the world that was found, since the worker may not see the process group.
+    """
+
+    given: World | None
+    replication: int
+
+    def world(self, *, is_logged: bool = True) -> World:
+        """Which rank this is. `is_logged`: log it once if it was found. Raises WorldError."""
+        return World.detect(is_logged=is_logged) if self.given is None else self.given
+
+    def topology(self, *, is_logged: bool = True) -> Topology:
+        """Which ranks exist. Raises WorldError, and OptionError if `replication` does not divide them."""
+        world = self.world(is_logged=is_logged)
+        return Topology.of(world.num_ranks, world.ranks_per_node, self.replication)
+
+    def is_local_leader(self) -> bool:
+        """Whether this is the rank of its machine that shows something on a terminal."""
+        try:
+            return self.world(is_logged=False).is_local_leader
+        except WorldError:  # raised when iteration begins, if it is still so
+            return False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        is_for_worker = context.get_spawning_popen() is not None
+        return Ranks, (self.world() if is_for_worker else self.given, self.replication)
+
+
+class LoaderSide:
+    """What the loaders over a dataset need of it: its epochs, and where training stands in them. Thread-safe.
+
+    PyTorch's loader only iterates: each worker joins its epoch. Our own loader also begins the epoch, in the rank
+    process before its workers start, and knows what the user has received. A pickle for a worker process shares the
+    epochs; any other has none yet.
+    """
+
+    def __init__(self, store: SampleStore, schedule: Schedule, ranks: Ranks) -> None:
+        self._open(store, schedule, ranks, EpochRing(), None)
+
+    def _open(self, store: SampleStore, schedule: Schedule, ranks: Ranks, ring: EpochRing, key: int | None) -> None:
+        self._store, self._ring = store, ring
+        self.schedule, self.ranks = schedule, ranks
+        self._starter = _Starter(key)
+        self._said_once = False
+        self._rooms: dict[tuple[Topology, int], CacheRoom] = {}
+
+    # --- the order
+
+    def order(self, epoch: int) -> EpochOrder:
+        """The order of an epoch; the same in every process."""
+        return self.schedule.order(epoch, self.ranks.topology())
+
+    def plan(self, epoch: int, batch_size: int, start: int = 0) -> EpochPlan:
+        """Who gets what in an epoch of which `start` samples are spent."""
+        return self.schedule.plan(epoch, self.ranks.topology(), batch_size, start)
+
+    def n_rank_samples(self, batch_size: int, start: int = 0) -> int:
+        """Samples that this rank gets in an epoch of which `start` samples over all ranks are spent."""
+        return self.plan(0, batch_size, start).rank_samples(self.ranks.world().rank)
+
+    # --- for our own loader
+
+    def begin_epoch(self, key: int, n_workers: int, batch_size: int) -> StartedEpoch:
+        """Begin the next epoch for the loader iteration of this key; its workers join it when they start."""
+        self._store.hold_fetcher()
+        self._advise(batch_size)
+        loader = Loader(key, 0, max(1, n_workers))
+        started = self._ring.begin(loader, n_epoch_samples=self.order(0).n_samples, batch_size=batch_size)
+        self._store.begin_epoch(started)
+        return started
+
+    @contextmanager
+    def workers_join(self, key: int) -> Iterator[None]:
+        """Make worker processes that this thread starts in the block join the epochs begun under this key."""
+        self._starter.key = key
+        try:
+            yield
+        finally:
+            self._starter.key = None
+
+    def monitor(self, rules: WaitRules | None, n_workers: int) -> LoaderMonitor:
+        """Make the monitor of a loader with `n_workers` workers."""
+        world = self.ranks.world()
+        n_all = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        n_cores = max(1, n_all // world.ranks_per_node)
+        return self._store.monitor(rules, rank=world.rank, n_workers=n_workers, n_cores=n_cores)
+
+    def epoch_line(self, started: StartedEpoch) -> str:
+        """Sum up an epoch in one line."""
+        return self._store.epoch_line(self.ranks.world().rank, started)
+
+    def loader_state(self, started: StartedEpoch | None, n_samples: int, *, is_exhausted: bool) -> dict[str, Any]:
+        """The state of a loader that has handed out `n_samples` samples of the epoch `started`, in full batches.
+
+        The plan tells what that is over all ranks, so ranks whose last batch is shorter or missing agree with the
+        others. `started`: None if the loader has begun no epoch.
+        """
+        progress = self._ring.progress()
+        if started is None or progress.is_pending:
+            return self._state(Cursor(progress.epoch, progress.start))
+        stop = self.plan(0, started.batch_size, started.start).stop  # the same in every epoch
+        consumed = min(started.start + n_samples * self.ranks.topology().n_groups, stop)
+        return self._state(Cursor(started.epoch, max(stop, self.order(0).n_samples) if is_exhausted else consumed))
+
+    # --- iteration
+
+    def samples(
+        self,
+        batch_size: int | None,
+        predownload: int | None,
+        get: Callable[[int], Any] | None,
+        worker_info: Any | None,
+    ) -> Iterator[Any]:
+        """Join the loader's epoch, or begin the next one; return this worker's samples of it.
+
+        `batch_size` and `predownload`: the dataset's settings. `get(sample_id)` makes a sample in a way of the user's;
+        None: it comes straight from the shard. `worker_info`: PyTorch's; None in the rank process.
+        """
+        loader = self._loader(worker_info)
+        started = self._ring.join(
+            loader, n_epoch_samples=self.order(0).n_samples, batch_size=rank_batch_size(batch_size)
+        )
+        self._store.begin_epoch(started)
+        if batch_size is None and not started.is_counted and loader.n_workers > 1 and loader.worker == 0:
+            _log.warning(
+                "StreamingDataset has no batch_size, so the batches of a plain DataLoader depend on the number of its "
+                "workers; give the dataset the loader's batch_size, or use StreamingDataLoader"
+            )
+        if worker_info is None:
+            self._advise(started.batch_size)
+        share = Share(
+            self.plan(started.epoch, started.batch_size, started.start),
+            self.ranks.world().rank,
+            loader.worker,
+            loader.n_workers,
+            next_order=lambda: self.order(started.epoch + 1),
+            predownload=predownload,
+            room=self._room(started.batch_size),
+            is_counted=started.is_counted and worker_info is not None,
+        )
+        samples = read_share(self._store, share, get)
+        if started.number or loader.worker or not self.ranks.is_local_leader():
+            return samples
+        return shown_at_start(samples, self._store, share)
+
+    def announce_start(self) -> None:
+        """Announce the first shards of the next epoch before it begins, if the world is known already."""
+        if self._store.is_in_place:
+            return
+        try:
+            rank, topology = self.ranks.world(is_logged=False).rank, self.ranks.topology(is_logged=False)
+        except (WorldError, OptionError):  # raised when iteration begins, if it is still so
+            return
+        progress, cursor = self._ring.progress(), Cursor(self._ring.next_epoch, 0)
+        if progress.is_pending and progress.epoch >= 0:
+            n_samples = self.schedule.order(0, topology).n_samples
+            cursor = Cursor(progress.epoch, progress.start).normalised(n_samples)
+        order = self.schedule.order(cursor.epoch, topology)
+        self._store.announce_start(first_shards(order, topology, rank, cursor.consumed, self._store))
+
+    def _loader(self, worker_info: Any | None) -> Loader:
+        """The loader for which this process iterates."""
+        key = self._starter.key
+        if worker_info is None:
+            return Loader(secrets.randbits(62) if key is None else key, 0, 1)
+        return Loader(
+            worker_info.seed - worker_info.id if key is None else key, worker_info.id, worker_info.num_workers
+        )
+
+    def _room(self, batch_size: int) -> CacheRoom | None:
+        """What the cache limit means here; None if there is none, or nothing is cached."""
+        limit_bytes, topology = self._store.limit_bytes, self.ranks.topology()
+        if limit_bytes is None:
+            return None
+        room = self._rooms.get((topology, batch_size))
+        if room is None:
+            needed = working_set(self.schedule.plan(0, topology, batch_size))
+            room = self._rooms[topology, batch_size] = self._store.room(limit_bytes, needed)
+        return room
+
+    def _advise(self, batch_size: int) -> None:
+        """Warn once of what a user would want to know before a long run."""
+        if self._said_once:
+            return
+        self._said_once = True
+        plan, room = self.plan(0, batch_size), self._room(batch_size)
+        advice = node_warning(plan) if self.schedule.spec.shuffle else None
+        for said in (advice, None if room is None else room.advice):
+            if said is not None:
+                _log.warning("%s; explain() has the numbers", said)
+        left_out = plan.left_out.tolist()
+        if any(left_out):
+            _log.warning(
+                "batching_method=%r: samples that fill no whole batch of one stream are left out of each epoch: %s",
+                self.schedule.spec.batching_method,
+                ", ".join(f"{n} of stream {number}" for number, n in enumerate(left_out) if n),
+            )
+
+    # --- where training stands
+
+    @property
+    def next_epoch(self) -> int:
+        """The number of the epoch that begins next if no state was loaded."""
+        return self._ring.next_epoch
+
+    def set_next(self, epoch: int) -> None:
+        """Make `epoch` begin next, from its first sample. Raises OptionError if it is below 0."""
+        if epoch < 0:
+            raise OptionError(f"an epoch's number is 0 or more, not {epoch}")
+        self._ring.set_next(epoch)
+        self.announce_start()
+
+    def state(self, n_samples: int, *, from_beginning: bool) -> dict[str, Any]:
+        """The state after `n_samples` samples over all ranks.
+
+        They count from the start of the epoch if `from_beginning`, else from where this run began in it.
+        """
+        progress = self._ring.progress()
+        return self._state(Cursor(progress.epoch, n_samples + (0 if from_beginning else progress.start)))
+
+    def _state(self, cursor: Cursor) -> dict[str, Any]:
+        n_nodes = self.ranks.world().num_nodes
+        return save_state(self.order(0), cursor, initial_physical_nodes=n_nodes)
+
+    def load_state(self, state: dict[str, Any], *, accept_other_order: bool) -> None:
+        """Make the next epoch begin where the state says. Raises StateError if it belongs to another order."""
+        cursor = load_state(state, self.order(0), accept_other_order=accept_other_order)
+        self._ring.resume_at(cursor.epoch, cursor.consumed)
+        self.announce_start()
+
+    # --- life
+
+    def close(self) -> None:
+        """Give the ring's descriptor back; whatever begins or joins an epoch afterwards raises ClosedError."""
+        self._ring.close()
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._store, self.schedule, self.ranks, self._ring, self._starter.key
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._open(*state)
+
+
+class _Starter(threading.local):
+    """The key of the loader that is starting workers in this thread; a forked worker goes on as that thread."""
+
+    def __init__(self, key: int | None) -> None:
+        self.key = key

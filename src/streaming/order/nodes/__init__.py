@@ -1,1 +1,1 @@
-"""From positions to nodes, ranks and workers: the only room that knows the hardware that reads an epoch."""
+"""From positions to nodes, ranks and workers. No room below this one knows the hardware that reads an epoch."""

@@ -21,15 +21,15 @@ _MAX_LOOKED_AT: Final = 4 * MAX_ANNOUNCED
 _MAX_LOOKS: Final = 64
 """Shards looked for on disk to count how far read-ahead is: they come in about the order of the list."""
 
-# Under a limit, as parts of the shards that fit into the cache.
+# Divisors of the shards that fit into a cache with a limit.
 _PARTS_OF_CACHE: Final = 8
-"""A list is renewed when one of so many parts of what fits has been consumed,"""
+"""A list is renewed when this part of the shards that fit has been consumed,"""
 _PARTS_OF_SPARE: Final = 4
-"""or one of so many parts of what fits beyond what is needed."""
+"""or this part of those that fit beyond the needed ones."""
 _PART_AT_ONCE: Final = 4
-"""One of so many parts is asked for whatever else is on disk, if not all shards in use fit."""
+"""This part is asked for whatever else is on disk, if not all shards in use fit."""
 _PART_OF_NEXT: Final = 16
-"""One of so many parts may be fetched for the next epoch."""
+"""This part may be fetched for the next epoch."""
 
 Horizon = Callable[[int, int], tuple[list[int], list[int]]]
 """(position, limit) -> shards of this epoch from the position on, and of the next: by first use, at most `limit`."""
@@ -88,9 +88,8 @@ class ReadAhead:
         self._horizon = horizon
         self._rules = rules
         self._sparse = sparse
-        self._renew_at = (
-            None if horizon is None else -1
-        )  # a position; None: the last list reached the end of what comes
+        # A position; None: the last list named all that comes.
+        self._renew_at = None if horizon is None else -1
         self._announced: dict[int, None] = {}  # in order of first use
         self._looked_at: set[int] = set()
         self._held: set[int] = set()
@@ -108,7 +107,7 @@ class ReadAhead:
         if self._rules.room is None:
             self._announce_missing(self._worth_it(missing), end)
         else:
-            # The list begins at `begin`, since others of this node read what lies between: all of it is to be kept.
+            # From `begin` on, not `end`: other readers of this node need the shards in between, which must be kept.
             self._announce_all(self._worth_it(planned), begin, opened, self._rules.room)
         return not missing
 

@@ -82,7 +82,7 @@ def read_share(store: SampleStore, share: Share, get: GetSample | None) -> Itera
         planned = segments(reader, store.catalog, store.pool, None, Planning(then, then))
         return EpochReader(store, get).samples(planned)
     rules, sparse = _rules(share), _sparse(store, plan.order, plan.topology)
-    if share.room is not None:  # lists are renewed when more is planned, and old ones keep what is done with
+    if share.room is not None:  # a list is renewed when more is planned, and an old list keeps used-up shards
         then = min(then, max(batch_size, rules.renew_after // (share.n_workers * plan.topology.n_groups)))
     horizon = None if share.predownload else shards_ahead(store, share)
     name = f"{share.rank}.{share.worker}"

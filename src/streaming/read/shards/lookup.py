@@ -101,7 +101,9 @@ class SampleLookup:
                     return held
             if time.monotonic() > gives_up_s:  # on disk whenever its bytes are asked for, gone whenever it is opened
                 raise DeadlineError(
-                    f"{self._files.name(shard)} comes and goes for {self._files.patience_s:.0f} s: who else is here?"
+                    f"{self._files.name(shard)} came to {self._files.folder(shard)} again and again for "
+                    f"{self._files.patience_s:.0f} s and was gone whenever it was opened: something else deletes files "
+                    "there, or the cache is too small"
                 )
             time.sleep(_PAUSE_S)
 

@@ -202,7 +202,7 @@ class SampleStore:
         self._has_start = True
 
     def _withdraw_start(self) -> None:
-        """Take back `announce_start`: who reads by number before any epoch does not want the shards of the first."""
+        """Take back `announce_start`: a program that reads by number before any epoch may not need the first shards."""
         self._has_start = False
         self.client.announce(START, ())
 

@@ -117,10 +117,10 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             sampling_granularity=sampling_granularity,
         )
         self.streams = _streams(streams, stream_config or {}, remote=remote, local=local, split=split)
-        self._fetching = StreamDefaults(
+        self._stream_defaults = StreamDefaults(
             None, download_retry, download_timeout, validate_hash, keep_zip, storage_options
         )
-        defaults = replace(self._fetching, split=split)
+        defaults = replace(self._stream_defaults, split=split)
         locations = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
         ranks = Ranks(world, self.replication)
         self._store = SampleStore(
@@ -218,7 +218,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         timeouts and, unless others are given, storage options. Without `remote` they are read in `local`.
         """
         stream = Stream(remote=remote, local=local, storage_options=storage_options)
-        location = resolve(stream, 0, self._fetching)
+        location = resolve(stream, 0, self._stream_defaults)
         return self._store.side_files(replace(location, title=f"side files ({location.remote.shown})"))
 
     # --- epochs

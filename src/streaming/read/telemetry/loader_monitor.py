@@ -59,6 +59,7 @@ class LoaderMonitor:
     ) -> None:
         self._counters, self._client, self._rules, self._clock = counters, client, rules, clock
         self._rank, self._n_workers, self._n_cores = rank, n_workers, n_cores
+        self._shortest_s = float("inf")  # of the steps of this loader
         self._uncounted = _Times()
         self._window = _Times()
         self._read: Reading | None = None  # in the earlier parts of the window, one for each epoch
@@ -75,7 +76,8 @@ class LoaderMonitor:
         try:
             for batch in batches:
                 came_s = clock()
-                if worked_s is not None:
+                if worked_s is not None and worked_s < self._shortest_s:
+                    self._shortest_s = worked_s
                     self._counters.add_step(worked_s)
                 self._count(came_s - asked_s, worked_s or 0.0, is_judged=n_left_out <= 0)
                 n_left_out -= 1

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from streaming.testing.proxy import FaultProxy, Limits
+from streaming.testing import FaultProxy, ProxyLimits
 from streaming.testing.s3 import S3Server
+from support.stores import contents
 
 SIZES = {"empty": 0, "small": 1000, "large": 40 << 20, "folder/a": 1, "folder/b": 2}
 
 
 @pytest.fixture(scope="session")
 def started_origin() -> Iterator[FaultProxy]:
-    """A store with made-up objects in `bkt`."""
+    """A store with objects in `bkt`."""
     with FaultProxy.started(buckets={}) as proxy:
-        proxy.add_synthetic("bkt", SIZES)
+        proxy.add_bytes("bkt", contents(SIZES))
         yield proxy
 
 
@@ -42,6 +43,6 @@ def before_s3(started_before_s3: FaultProxy) -> Iterator[FaultProxy]:
 def as_new(proxy: FaultProxy) -> Iterator[FaultProxy]:
     """Without rules and limits, and with counts at zero."""
     proxy.set_rules()
-    proxy.set_limits(Limits())
+    proxy.set_limits(ProxyLimits())
     proxy.reset_counts()
     yield proxy

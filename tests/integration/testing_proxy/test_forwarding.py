@@ -7,10 +7,11 @@ from typing import BinaryIO
 
 import pytest
 
-from streaming.testing.proxy import FaultProxy, synthetic_bytes
+from streaming.testing import FaultProxy
 from streaming.testing.s3 import S3Server
 from support.fetcher_world import PATIENCE_S
 from support.http_world import ask, ask_once, connected, raw_connection, read_head, run_obstore, scripted_server
+from support.stores import content
 
 
 def test_signed_requests_pass(before_s3: FaultProxy, s3_server: S3Server) -> None:
@@ -79,7 +80,7 @@ def test_heads_arrive_as_they_were_sent(head: str) -> None:
     assert answered.split("\r\n")[:-1] == ["HTTP/1.1 200 Fine", "X-B: b", "x-a: a", "Content-Length: 0"]
 
 
-BODY = synthetic_bytes("body", 0, 300_000)
+BODY = content("body", 300_000)
 CHUNKED = (
     b"".join(b"%x;x=y\r\n%b\r\n" % (len(part), part) for part in (BODY[:1], BODY[1:])) + b"0\r\nTrailer: t\r\n\r\n"
 )
@@ -238,4 +239,4 @@ def test_nonsense_ends_the_connection_and_nothing_else(origin: FaultProxy) -> No
     with raw_connection(origin.port) as (connection, answers):
         connection.sendall(b"GET /bkt/small HTTP/1.0\r\n\r\n")
         assert read_head(answers).count("Connection: close") == 1
-        assert answers.read() == synthetic_bytes("small", 0, 1000)
+        assert answers.read() == content("small", 1000)

@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 import streaming
-from streaming.errors import OptionError, StreamingError
-from streaming.testing.proxy import Fault, FaultProxy, Rule
+from streaming.errors import MissingExtraError, OptionError, StreamingError
+from streaming.testing import Fault, FaultProxy, FaultRule
 from support.fetcher_world import PATIENCE_S, wait_until
 from support.http_world import ask_once
 
 _PARENT = """
 import sys
-from streaming.testing.proxy import FaultProxy
+from streaming.testing import FaultProxy
 with FaultProxy.started(buckets={}) as proxy:
     print(proxy.port, flush=True)
     sys.stdin.read()
@@ -75,7 +75,7 @@ def test_what_goes_wrong_is_told() -> None:
     with pytest.raises(OptionError, match="not both"), FaultProxy.started(upstream="a:1", buckets={}):
         pass
     with FaultProxy.started(upstream="127.0.0.1:9") as proxy, pytest.raises(OptionError, match="upstream"):
-        proxy.add_synthetic("bkt", {"a": 1})
+        proxy.add_bytes("bkt", {"a": b"1"})
     with pytest.raises(StreamingError, match="process has ended"), FaultProxy.started(host="1.2.3.4"):
         pass
     before = children()
@@ -84,15 +84,22 @@ def test_what_goes_wrong_is_told() -> None:
         process.kill()
         process.wait(PATIENCE_S)
         with pytest.raises(StreamingError, match="process"):
-            proxy.set_rules(Rule(Fault(status=503)))
+            proxy.set_rules(FaultRule(Fault(status=503)))
+
+
+def test_without_its_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is started."""
+    monkeypatch.setitem(sys.modules, "h11", None)
+    with pytest.raises(MissingExtraError, match=r"h11.*streaming-dataset\[testing\]"), FaultProxy.started():
+        pass
 
 
 def test_two_proxies_do_not_share_anything() -> None:
     """Objects, rules and counts are of one."""
     with FaultProxy.started() as one, FaultProxy.started() as other:
         for proxy, n_bytes in ((one, 1), (other, 2)):
-            proxy.add_synthetic("bkt", {"a": n_bytes})
-        one.set_rules(Rule(Fault(status=500), times=1))
+            proxy.add_bytes("bkt", {"a": bytes(n_bytes)})
+        one.set_rules(FaultRule(Fault(status=500), times=1))
         assert [ask_once(one.port, "/bkt/a").status for _ in range(2)] == [500, 200]
         assert len(ask_once(other.port, "/bkt/a").body) == 2
         assert (one.counts().n_requests, other.counts().n_requests) == (2, 1)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from streaming.testing import Fault, FaultProxy, FaultRule
 from streaming.testing.azure import ACCOUNT, AzureServer
 from streaming.testing.gcs import GcsServer
 from streaming.testing.program import request
-from streaming.testing.proxy import Fault, FaultProxy, Rule, synthetic_bytes
 from streaming.testing.web import WebServer
 from support.servers import started
+from support.stores import content
 
-CONTENT = synthetic_bytes("content", 0, 9_000_000)
+CONTENT = content("content", 9_000_000)
 
 Ask = Callable[[int], Any]
 """What is done with a server, given the port at which it is reached."""
@@ -56,7 +57,7 @@ def test_objects_pass_in_both_directions(
             put(running.port)
             assert get(proxy.port) == CONTENT
             assert proxy.counts().bytes_by_path[path] >= 2 * len(CONTENT)
-            proxy.set_rules(Rule(Fault(status=503), times=1))
+            proxy.set_rules(FaultRule(Fault(status=503), times=1))
             with pytest.raises(OSError, match="503"):
                 get(proxy.port)
             assert get(proxy.port) == CONTENT

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
-from streaming.testing.proxy import FaultProxy, synthetic_bytes
+from streaming.testing import FaultProxy
 from support.http_world import ask, ask_once, connected, run_obstore
+from support.stores import content, contents
+
+SMALL, LARGE = content("small", 1000), content("large", 40 << 20)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +31,7 @@ from support.http_world import ask, ask_once, connected, run_obstore
 def test_a_range_is_what_was_asked_for(origin: FaultProxy, asked: str, status: int, begin: int, end: int) -> None:
     """Clipped to the object; several ranges and other units are not honoured, as a server may."""
     reply = ask_once(origin.port, "/bkt/small", Range=asked)
-    assert (reply.status, reply.body) == (status, synthetic_bytes("small", begin, end))
+    assert (reply.status, reply.body) == (status, SMALL[begin:end])
     assert reply.headers["Content-Range"] == (f"bytes {begin}-{end - 1}/1000" if status == 206 else None)
 
 
@@ -91,17 +95,32 @@ def test_files_of_a_folder_and_of_any_name_are_objects(tmp_path: Path) -> None:
         assert again.headers["ETag"] != replies[0].headers["ETag"]
 
 
-def test_made_up_objects_differ_by_key_and_place(origin: FaultProxy) -> None:
-    """40 MB arrive as they are defined, and no two places or keys are taken for each other."""
-    large = ask_once(origin.port, "/bkt/large").body
-    assert large == synthetic_bytes("large", 0, 40 << 20)
-    assert synthetic_bytes("large", 0, 1000) != synthetic_bytes("small", 0, 1000)
-    assert synthetic_bytes("large", 1, 1001) != synthetic_bytes("large", 0, 1000)
+def test_bytes_are_objects_that_may_be_replaced_and_removed(origin: FaultProxy) -> None:
+    """Another content is another version; files of any size; a list shows what there is now."""
+    origin.add_bytes("bytes", {"a": b"first", "b": b"", "c": LARGE})
+    with connected(origin.port) as connection:
+        before = ask(connection, "/bytes/a")
+        assert before.body == b"first"
+        assert ask(connection, "/bytes/b").body == b""
+        assert ask(connection, "/bytes/c").body == LARGE
+        assert ask(connection, "/bytes/c", Range="bytes=7-300006").body == LARGE[7:300_007]
+        origin.add_bytes("bytes", {"a": b"other"})
+        after = ask(connection, "/bytes/a", Range="bytes=1-2")
+        assert (after.status, after.body) == (206, b"th")
+        assert after.headers["ETag"] != before.headers["ETag"]
+        assert ask(connection, "/bytes/a", If_Match=before.headers["ETag"]).status == 412
+        for key in "ac":
+            origin.remove("bytes", key)
+        assert ask(connection, "/bytes/a").status == 404
+        listed = ask(connection, "/bytes?list-type=2").body.decode()
+    assert re.findall("<Key>(.*?)</Key>", listed) == ["b"]
 
 
 def test_obstore_reads_and_lists(origin: FaultProxy) -> None:
     """Whole objects, ranges, versions, heads, and lists in pages, of a prefix or a folder; odd names as they are."""
-    origin.add_synthetic("many", {f"p/{number:04}": number for number in range(2500)} | {"odd/ü &+%20": 3, "q": 1})
+    origin.add_bytes(
+        "many", contents({f"p/{number:04}": number for number in range(2500)} | {"odd/ü &+%20": 3, "q": 1})
+    )
     found = run_obstore(
         """
 whole = obstore.get(store, "large")
@@ -128,9 +147,9 @@ found = {
         "bkt",
         origin.variables(),
     )
-    assert found["digest"] == hashlib.sha256(synthetic_bytes("large", 0, 40 << 20)).hexdigest()
+    assert found["digest"] == hashlib.sha256(LARGE).hexdigest()
     assert found["head"] == 40 << 20
-    assert found["parts"] == [synthetic_bytes("large", at, at + 10).hex() for at in (0, 1 << 20)]
+    assert found["parts"] == [LARGE[at : at + 10].hex() for at in (0, 1 << 20)]
     assert found["same"] == 40 << 20
     assert found["other"].startswith("PreconditionError")
     assert found["missing"].startswith("FileNotFoundError")

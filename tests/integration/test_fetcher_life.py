@@ -23,8 +23,8 @@ from streaming.errors import FetchError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.meeting import Place, connect, place_in_root, private_place
 from streaming.fetch.protocol import PROTOCOL, Done, FileNeed, StreamConfig, receive_request, send_answer
+from streaming.testing import FaultProxy, FaultRule, ProxyLimits
 from support.fetcher_world import (
-    FaultyStore,
     client_of,
     content,
     fetchers_of,
@@ -34,6 +34,7 @@ from support.fetcher_world import (
     run_all,
     wait_until,
 )
+from support.stores import STOPPED, fill, gets
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -173,10 +174,11 @@ def test_forks_may_come_while_other_threads_read(tmp_path: Path) -> None:
         assert client.n_launched <= 1
 
 
-def test_a_connection_of_the_rank_keeps_lists_alive_between_workers(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_connection_of_the_rank_keeps_lists_alive_between_workers(tmp_path: Path, store: FaultProxy) -> None:
     """The list of a worker that has gone is still fetched, as long as one process of its job is connected."""
-    store.delay_s, cache = 0.1, tmp_path / "cache"
-    contents = store.fill("d", 500, 100)
+    store.set_limits(ProxyLimits(latency_s=0.1))
+    cache = tmp_path / "cache"
+    contents = fill(store, "d", 500, 100)
     needs = [FileNeed(0, str(i), 100) for i in range(500)]
     with client_of("s3://bkt/d", cache) as client:
         client.hold()
@@ -190,20 +192,21 @@ def _announce(client: FetchClient, needs: list[FileNeed]) -> None:
     client.announce("worker0", needs)
 
 
-def test_the_list_of_a_dead_job_dies_with_it(tmp_path: Path, store: FaultyStore) -> None:
+def test_the_list_of_a_dead_job_dies_with_it(tmp_path: Path, store: FaultProxy) -> None:
     """While the fetcher goes on for another job."""
-    store.delay_s, cache = 0.1, tmp_path / "cache"
-    store.fill("d", 3000, 10)
+    store.set_limits(ProxyLimits(latency_s=0.1))
+    cache = tmp_path / "cache"
+    fill(store, "d", 3000, 10)
     needs = [FileNeed(0, str(i), 10) for i in range(3000)]
     with client_of("s3://bkt/d", cache) as other:
         other.hold()
         with processes("fork", _announce_and_stay, [(str(cache), needs)]):
             wait_until("some of its list has come", lambda: other.progress()["files"] > 10)
         wait_until("its list was dropped", lambda: other.progress()["known"] == 0)
-        n_gets = store.n_gets.total()
+        n_gets = gets(store).total()
         assert n_gets < 3000
         time.sleep(0.5)
-        assert store.n_gets.total() == n_gets
+        assert gets(store).total() == n_gets
 
 
 def _announce_and_stay(root: str, needs: list[FileNeed]) -> None:
@@ -248,10 +251,10 @@ def test_a_thread_takes_its_connection_with_it(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == n_open
 
 
-def test_closing_ends_what_others_wait_for(tmp_path: Path, store: FaultyStore) -> None:
+def test_closing_ends_what_others_wait_for(tmp_path: Path, store: FaultProxy) -> None:
     """At once, with an error that says what was waited for; a forked child's closing does not."""
-    store.fill("d", 1, 400_000)
-    store.drip_s = 30
+    fill(store, "d", 1, 400_000)
+    store.set_rules(FaultRule(STOPPED))
     errors: list[Exception] = []
     client = client_of("s3://bkt/d", tmp_path)
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from streaming.testing import Fault, FaultProxy
+from support.fetcher_world import content
 
 BUCKET = "bkt"
 SILENT = Fault(stall_s=1e6)  # until the rules are replaced, or the test ends
+UNAVAILABLE = Fault(status=503, code="InternalError")  # SlowDown, the usual code of 503, asks for a pause
 STOPPED = Fault(stall_s=1e6, stall_after=0)  # the same after the head of the answer
-
-
-def content(name: str, n_bytes: int) -> bytes:
-    """Bytes that only this name has."""
-    return hashlib.shake_128(name.encode()).digest(n_bytes)
 
 
 def contents(sizes: Mapping[str, int]) -> dict[str, bytes]:

@@ -46,8 +46,8 @@ class Fault:
     """Omit the ETag, or send a different one."""
 
     def __post_init__(self) -> None:
-        if self.status is not None and not 400 <= self.status <= 599:
-            raise OptionError(f"status must be that of an error, 400 to 599, got {self.status}")
+        if self.status is not None and not 300 <= self.status <= 599:
+            raise OptionError(f"status must be that of a redirect or an error, 300 to 599, got {self.status}")
         if not self.stall_s >= 0:
             raise OptionError(f"stall_s must be 0 or more, got {self.stall_s}")
         if framing := _FRAMING.intersection(map(str.lower, self.headers)):

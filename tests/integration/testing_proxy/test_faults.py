@@ -11,9 +11,9 @@ import pytest
 
 from streaming.testing import Fault, FaultProxy, FaultRule
 from streaming.testing.s3 import S3Server
-from support.fetcher_world import PATIENCE_S, wait_until
+from support.fetcher_world import PATIENCE_S, content, wait_until
 from support.http_world import ask, ask_once, connected, raw_connection, read_head, run_obstore, scripted_server
-from support.stores import content, contents
+from support.stores import contents
 
 SMALL = content("small", 1000)
 LARGE = content("large", 40 << 20)

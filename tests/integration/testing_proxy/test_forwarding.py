@@ -9,9 +9,8 @@ import pytest
 
 from streaming.testing import FaultProxy
 from streaming.testing.s3 import S3Server
-from support.fetcher_world import PATIENCE_S
+from support.fetcher_world import PATIENCE_S, content
 from support.http_world import ask, ask_once, connected, raw_connection, read_head, run_obstore, scripted_server
-from support.stores import content
 
 
 def test_signed_requests_pass(before_s3: FaultProxy, s3_server: S3Server) -> None:

@@ -13,8 +13,8 @@ from streaming.testing.azure import ACCOUNT, AzureServer
 from streaming.testing.gcs import GcsServer
 from streaming.testing.program import request
 from streaming.testing.web import WebServer
+from support.fetcher_world import content
 from support.servers import started
-from support.stores import content
 
 CONTENT = content("content", 9_000_000)
 

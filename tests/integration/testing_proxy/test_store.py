@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from streaming.testing import FaultProxy
+from support.fetcher_world import content
 from support.http_world import ask, ask_once, connected, run_obstore
-from support.stores import content, contents
+from support.stores import contents
 
 SMALL, LARGE = content("small", 1000), content("large", 40 << 20)
 

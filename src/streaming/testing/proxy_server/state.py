@@ -113,7 +113,10 @@ class ProxyState:
 
     def begun(self, connection: int, request: h11.Request) -> LoggedRequest:
         """Log a request that has arrived; return the entry that the methods below update."""
-        path, _, query = request.target.decode().partition("?")
+        target = request.target.decode()
+        if "://" in target.partition("?")[0]:  # the form for proxies: with scheme and host
+            target = "/" + target.partition("://")[2].partition("/")[2]
+        path, _, query = target.partition("?")
         headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers.raw_items()}
         span, path = _requested_span(headers.get("range", "")), urllib.parse.unquote(path)
         entry = LoggedRequest(connection, request.method.decode(), path, query, headers, span, time.monotonic())

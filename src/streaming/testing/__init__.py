@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from streaming.testing.azure import AzureServer
     from streaming.testing.faults import Fault, FaultRule, LoggedRequest, ProxyCounts, ProxyLimits
     from streaming.testing.gcs import GcsServer
+    from streaming.testing.layout_contract import ExampleShard, LayoutContract
     from streaming.testing.memory import MemoryStore
     from streaming.testing.proxy import FaultProxy
+    from streaming.testing.resume_law import assert_resumes_exactly
     from streaming.testing.s3 import S3Server
     from streaming.testing.sftp import SftpServer
     from streaming.testing.store_contract import StoreContract
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
 
 _MODULES: Final = {
     "AzureServer": "azure",
+    "ExampleShard": "layout_contract",
     "Fault": "faults",
     "FaultProxy": "proxy",
     "FaultRule": "faults",
     "GcsServer": "gcs",
+    "LayoutContract": "layout_contract",
     "LoggedRequest": "faults",
     "MemoryStore": "memory",
     "ProxyCounts": "faults",
@@ -30,14 +34,17 @@ _MODULES: Final = {
     "SftpServer": "sftp",
     "StoreContract": "store_contract",
     "WebServer": "web",
+    "assert_resumes_exactly": "resume_law",
 }
 
 __all__ = [
     "AzureServer",
+    "ExampleShard",
     "Fault",
     "FaultProxy",
     "FaultRule",
     "GcsServer",
+    "LayoutContract",
     "LoggedRequest",
     "MemoryStore",
     "ProxyCounts",
@@ -46,6 +53,7 @@ __all__ = [
     "SftpServer",
     "StoreContract",
     "WebServer",
+    "assert_resumes_exactly",
 ]
 
 

@@ -16,16 +16,16 @@ import psutil
 from streaming.fetch.client import FetchClient
 from streaming.fetch.protocol import FileNeed, StreamConfig
 
-PATIENCE_S = 30.0  # generous: nothing here is decided by time, it only ends a test that hangs
+PATIENCE_S = 30.0  # no test depends on it: it only ends those that hang
 
 
 def content(name: str, n_bytes: int) -> bytes:
-    """Bytes that only this name has."""
+    """Pseudo-random bytes that follow from the name."""
     return hashlib.shake_128(name.encode()).digest(n_bytes)
 
 
 def filled(folder: Path, n: int, n_bytes: int) -> list[FileNeed]:
-    """Files `0` … in a new folder, and the needs that mean them as stream 0."""
+    """Write files `0` … into a new folder; return their needs, as of stream 0."""
     folder.mkdir(parents=True)
     for i in range(n):
         (folder / str(i)).write_bytes(content(str(i), n_bytes))
@@ -33,17 +33,17 @@ def filled(folder: Path, n: int, n_bytes: int) -> list[FileNeed]:
 
 
 def client_of(remote: str | Path, local: Path, **config: Any) -> FetchClient:
-    """A client of one stream, whose root is its cache."""
+    """A client of one stream, with the stream's cache as root."""
     return FetchClient(str(local), [StreamConfig(str(remote), str(local), **config)])
 
 
 def temporaries(root: Path) -> list[Path]:
-    """Half-written files below a cache."""
+    """Half-written files below a cache folder."""
     return [path for path in root.rglob(".*.tmp") if ".streaming" not in path.parts]
 
 
 def fetchers_of(root: Path) -> list[psutil.Process]:
-    """The fetchers that serve this cache, in this process table."""
+    """The running fetchers of this cache."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -54,7 +54,7 @@ def fetchers_of(root: Path) -> list[psutil.Process]:
 
 
 def wait_until(what: str, true: Callable[[], object]) -> None:
-    """Look until it is so."""
+    """Return when `true()` is true; fail after PATIENCE_S."""
     end_s = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < end_s, f"not within {PATIENCE_S} s: {what}"
@@ -65,7 +65,7 @@ def wait_until(what: str, true: Callable[[], object]) -> None:
 def processes(
     method: str, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]
 ) -> Iterator[list[multiprocessing.process.BaseProcess]]:
-    """Processes that run `target`; killed at the end if they still do."""
+    """Start a process for each tuple of arguments; kill those that still run at the end of the block."""
     context = multiprocessing.get_context(method)
     started: list[multiprocessing.process.BaseProcess] = []
     try:
@@ -81,7 +81,7 @@ def processes(
 
 
 def run_all(method: str, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
-    """Run them to their end; each must end well."""
+    """Run a process for each tuple of arguments to its end; fail unless all exit with 0."""
     with processes(method, target, arguments) as started:
         for process in started:
             process.join(PATIENCE_S)
@@ -89,12 +89,12 @@ def run_all(method: str, target: Callable[..., None], arguments: Sequence[tuple[
 
 
 def as_bytes(parts: Sequence[memoryview | None]) -> list[bytes | None]:
-    """Ranges as they were given, to be compared."""
+    """The given ranges as bytes, for comparison."""
     return [None if part is None else bytes(part) for part in parts]
 
 
 def read_and_compare(client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes]) -> None:
-    """Every byte of these files, through the cache."""
+    """Wait for these files, and compare every byte."""
     for need, expected in zip(needs, contents):
         assert Path(client.wait(need)).read_bytes() == expected
 
@@ -102,7 +102,7 @@ def read_and_compare(client: FetchClient, needs: Sequence[FileNeed], contents: S
 def read_and_delete(
     client: FetchClient, needs: Sequence[FileNeed], contents: Sequence[bytes], over: Any, n_read: Any, i: int
 ) -> None:
-    """Read these files again and again, each time from the store, until told to stop; counts them in `n_read[i]`."""
+    """Fetch, compare and delete these files again and again until `over` is set; count them in `n_read[i]`."""
     while not over.is_set():
         client.announce(f"reader-{os.getpid()}", needs)
         for need, expected in zip(needs, contents):

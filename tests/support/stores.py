@@ -1,4 +1,4 @@
-"""A FaultProxy as the store of a test: how it is filled, what is counted by key, and faults that many tests use."""
+"""A FaultProxy as the store of a test: filling it, its counts by key, and faults that many tests use."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from streaming.testing import Fault, FaultProxy
 from support.fetcher_world import content
 
 BUCKET = "bkt"
-SILENT = Fault(stall_s=1e6)  # until the rules are replaced, or the test ends
-UNAVAILABLE = Fault(status=503, code="InternalError")  # SlowDown, the usual code of 503, asks for a pause
-STOPPED = Fault(stall_s=1e6, stall_after=0)  # the same after the head of the answer
+SILENT = Fault(stall_s=1e6)  # no answer until the rules are replaced, or the test ends
+UNAVAILABLE = Fault(status=503, code="InternalError")  # the usual code of 503, SlowDown, asks for a pause
+STOPPED = Fault(stall_s=1e6, stall_after=0)  # only the head of the answer
 
 
 def contents(sizes: Mapping[str, int]) -> dict[str, bytes]:
@@ -33,7 +33,7 @@ def fill(store: FaultProxy, prefix: str, n: int, n_bytes: int) -> list[bytes]:
 
 
 def put_folder(store: FaultProxy, folder: Path, prefix: str) -> str:
-    """Add the files of a folder as they are now; return the URL under which they are found."""
+    """Add copies of a folder's files; return their URL."""
     put(store, {f"{prefix}/{path.name}": path.read_bytes() for path in folder.iterdir() if path.is_file()})
     return f"s3://{BUCKET}/{prefix}"
 
@@ -45,7 +45,7 @@ def gets(store: FaultProxy) -> Counter[str]:
 
 
 def ranges(store: FaultProxy) -> list[tuple[str, int]]:
-    """Key and first byte of each request for a range, in their order."""
+    """Key and first byte of each request with a range, in order."""
     return [(path.removeprefix(f"/{BUCKET}/"), begin) for path, begin, _ in store.ranges()]
 
 

@@ -1,4 +1,4 @@
-"""A store of our own and proxies before others, one process each for all tests here."""
+"""A FaultProxy as a store, and one before the S3 server: one process each for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def started_origin() -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def origin(started_origin: FaultProxy) -> Iterator[FaultProxy]:
-    """The same, as new."""
+    """The store with its objects, without rules, limits and counts."""
     yield from as_new(started_origin)
 
 
@@ -36,12 +36,12 @@ def started_before_s3(s3_server: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def before_s3(started_before_s3: FaultProxy) -> Iterator[FaultProxy]:
-    """The same, as new."""
+    """The proxy before S3, without rules, limits and counts."""
     yield from as_new(started_before_s3)
 
 
 def as_new(proxy: FaultProxy) -> Iterator[FaultProxy]:
-    """Without rules and limits, and with counts at zero."""
+    """Yield the proxy without rules, limits and counts."""
     proxy.set_rules()
     proxy.set_limits(ProxyLimits())
     proxy.reset_counts()

@@ -1,4 +1,4 @@
-"""The process of a FaultProxy begins and ends with a block, or with its parent, and tells what went wrong."""
+"""The process of a FaultProxy ends with its block or its parent, and reports what went wrong."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ with FaultProxy.started(buckets={}) as proxy:
 
 
 def children() -> list[psutil.Process]:
-    """Proxies that this process has started."""
+    """The proxies that this process has started."""
     return [p for p in psutil.Process().children() if any("proxy_server.process" in word for word in p.cmdline())]
 
 
 def refuses(port: int) -> bool:
-    """Whether nobody listens there."""
+    """Whether nobody listens on this port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S).close()
     except ConnectionRefusedError:
@@ -42,7 +42,7 @@ def refuses(port: int) -> bool:
 
 
 def test_the_process_ends_with_the_block() -> None:
-    """Also by an error."""
+    """It ends even if the block raises."""
     before = children()
     with contextlib.suppress(KeyError), FaultProxy.started(buckets={}) as proxy:
         assert len(children()) == len(before) + 1
@@ -52,7 +52,7 @@ def test_the_process_ends_with_the_block() -> None:
 
 
 def test_the_process_ends_with_its_parent() -> None:
-    """Killed without a word, the parent leaves nothing behind."""
+    """A parent that is killed leaves no process behind."""
     folder = os.path.dirname(os.path.dirname(streaming.__file__))
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT],
@@ -69,7 +69,7 @@ def test_the_process_ends_with_its_parent() -> None:
 
 
 def test_what_goes_wrong_is_told() -> None:
-    """Settings that contradict each other, a process that dies, and errors of the proxy itself."""
+    """Contradictory settings, a process that dies and errors of the proxy raise, with the reason."""
     with pytest.raises(OptionError, match="host:port"), FaultProxy.started(upstream="nowhere"):
         pass
     with pytest.raises(OptionError, match="not both"), FaultProxy.started(upstream="a:1", buckets={}):
@@ -88,14 +88,14 @@ def test_what_goes_wrong_is_told() -> None:
 
 
 def test_without_its_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is started."""
+    """The error comes before a process is started."""
     monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(MissingExtraError, match=r"h11.*streaming-dataset\[testing\]"), FaultProxy.started():
         pass
 
 
 def test_two_proxies_do_not_share_anything() -> None:
-    """Objects, rules and counts are of one."""
+    """Each has its own objects, rules and counts."""
     with FaultProxy.started() as one, FaultProxy.started() as other:
         for proxy, n_bytes in ((one, 1), (other, 2)):
             proxy.add_bytes("bkt", {"a": bytes(n_bytes)})

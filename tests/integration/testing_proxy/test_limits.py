@@ -1,4 +1,4 @@
-"""Latency, bandwidth and request rates, and what is counted while many clients are there. Bounds are generous."""
+"""Latency, bandwidth, request rates, and counts with many clients. Bounds on time are generous."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MB = 1 << 20
 
 
 def test_latency_is_of_each_request_and_not_of_the_store(origin: FaultProxy) -> None:
-    """One after the other they add up; at once they do not."""
+    """Latencies of consecutive requests add up; those of simultaneous requests do not."""
     origin.set_limits(ProxyLimits(latency_s=0.2))
     began_s = time.monotonic()
     with connected(origin.port) as connection:
@@ -33,7 +33,7 @@ def test_latency_is_of_each_request_and_not_of_the_store(origin: FaultProxy) -> 
 
 
 def read_together(proxy: FaultProxy, n_clients: int, n_bytes: int) -> float:
-    """Seconds that so many clients need for an object each."""
+    """Seconds until all of this many clients have read an object each."""
     objects = contents({f"part{number}": n_bytes for number in range(n_clients)})
     proxy.add_bytes("bkt", objects)
     began_s = time.monotonic()
@@ -45,7 +45,7 @@ def read_together(proxy: FaultProxy, n_clients: int, n_bytes: int) -> float:
 
 
 def test_bandwidth_is_one_for_all(origin: FaultProxy) -> None:
-    """8 clients get what one gets, together; never more than the limit."""
+    """Eight clients together get what one gets alone, and never more than the limit."""
     origin.set_limits(ProxyLimits(bytes_per_s=20e6))
     for n_clients in (1, 8):
         took_s = read_together(origin, n_clients, 20_000_000 // n_clients)
@@ -53,14 +53,14 @@ def test_bandwidth_is_one_for_all(origin: FaultProxy) -> None:
 
 
 def test_bandwidth_of_a_connection_is_its_own(origin: FaultProxy) -> None:
-    """16 clients get 16 times what one gets."""
+    """Sixteen clients get sixteen times what one gets."""
     origin.set_limits(ProxyLimits(connection_bytes_per_s=2e6))
     for n_clients in (1, 16):
         assert 0.95 < read_together(origin, n_clients, 2_000_000) < 15.0  # 16 s if they shared it
 
 
 def test_connections_share_evenly(origin: FaultProxy) -> None:
-    """When the first of 16 is done, every other has nearly all of its bytes."""
+    """When the first of 16 has finished, every other one has received nearly all of its bytes."""
     origin.set_limits(ProxyLimits(bytes_per_s=16e3))  # hardly anything comes before all have asked
     keys = {f"even{number}": MB for number in range(16)}
     origin.add_bytes("bkt", contents(keys))
@@ -81,7 +81,7 @@ def test_connections_share_evenly(origin: FaultProxy) -> None:
 
 
 def test_uploads_have_the_same_bandwidth() -> None:
-    """In their own direction."""
+    """Uploads have a limit of their own direction."""
 
     def talk(incoming: BinaryIO, outgoing: BinaryIO) -> None:
         while incoming.readline().strip():
@@ -97,7 +97,7 @@ def test_uploads_have_the_same_bandwidth() -> None:
 
 
 def test_a_limit_changes_what_is_under_way(origin: FaultProxy) -> None:
-    """A body that would have taken an hour comes at once when the limit goes."""
+    """A body that would have taken an hour arrives at once when the limit is lifted."""
     origin.set_limits(ProxyLimits(bytes_per_s=40 * MB / 3600))
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(ask_once, origin.port, "/bkt/large")
@@ -107,7 +107,7 @@ def test_a_limit_changes_what_is_under_way(origin: FaultProxy) -> None:
 
 
 def test_requests_above_the_rate_are_refused(origin: FaultProxy) -> None:
-    """By 429 or what is wanted, with Retry-After; those below pass."""
+    """They get 429 or another status, with Retry-After; requests below the rate pass."""
 
     def replies(n: int) -> list[Reply]:
         with connected(origin.port) as connection:
@@ -128,7 +128,7 @@ def test_requests_above_the_rate_are_refused(origin: FaultProxy) -> None:
 
 
 def test_64_connections_at_once(origin: FaultProxy) -> None:
-    """Each gets its own bytes, and the counts are those of all."""
+    """Each gets its own bytes, and the counts are those of all together."""
     sizes = {f"many{number}": 100_000 + number for number in range(64)}
     objects = contents(sizes)
     origin.add_bytes("bkt", objects)
@@ -155,7 +155,7 @@ def test_64_connections_at_once(origin: FaultProxy) -> None:
 
 
 def test_the_log_says_what_came_when(origin: FaultProxy) -> None:
-    """In the clock of all processes; counts begin anew when told to, open connections stay."""
+    """Its clock is that of all processes. A reset empties counts and log, but open connections still count as open."""
     with connected(origin.port) as connection:
         began_s = time.monotonic()
         ask(connection, "/bkt/small?a=b", Range="bytes=-4")

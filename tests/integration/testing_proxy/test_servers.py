@@ -1,4 +1,4 @@
-"""A FaultProxy before each of our servers: what goes in through it comes out of it, and faults meet its clients."""
+"""A FaultProxy before each of our servers passes uploads and downloads on, and injects faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Ask = Callable[[int], Any]
 def test_objects_pass_in_both_directions(
     server: Callable[[], contextlib.AbstractContextManager[Any]], put: Ask, get: Ask, path: str
 ) -> None:
-    """9 MB up and down, whichever way each request takes; a status comes in the server's place, and once only."""
+    """9 MB pass up and down, through the proxy and around it. A fault replaces the server's answer, once."""
     for running in started(server()):
         with FaultProxy.started(upstream=f"127.0.0.1:{running.port}") as proxy:
             put(proxy.port)

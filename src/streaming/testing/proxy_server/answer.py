@@ -1,4 +1,4 @@
-"""Requests and answers on their way, errors in S3's form, and what a fault changes in an answer."""
+"""Requests and answers between the two connections, errors in S3's form, and what a fault changes in an answer."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ HeaderLines = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """A request on its way to whoever answers it."""
+    """A request, with what its answer may need."""
 
     head: h11.Request
     entry: LoggedRequest
-    """The same, parsed."""
+    """The head, parsed."""
     client: HttpPeer
-    """Takes interim answers."""
+    """Receives interim answers, such as 100 Continue."""
     receive_upload: Callable[[], Awaitable[bytes]]
     """The next piece of the body; empty at its end."""
 
@@ -52,7 +52,7 @@ async def _pieces(*pieces: BodyPiece) -> AsyncIterator[BodyPiece]:
 
 @dataclass(frozen=True, slots=True)
 class ProxyAnswer:
-    """An answer whose headers say nothing about framing or the connection: h11 adds these when it is sent."""
+    """An answer. Its headers say nothing about framing or the connection; these are added when it is sent."""
 
     status: int
     headers: HeaderLines
@@ -64,11 +64,11 @@ class ProxyAnswer:
 
     @classmethod
     def of(cls, request: LoggedRequest, status: int, headers: HeaderLines, content: BodyPiece) -> ProxyAnswer:
-        """An answer whose content is at hand, and is left out for HEAD."""
+        """An answer with this content, which is left out for HEAD."""
         return cls(status, headers, len(content), _pieces(*() if request.method == "HEAD" else (content,)))
 
     def head(self, fault: Fault, *, is_last: bool) -> h11.Response:
-        """The head as the fault has it. `is_last` announces that the connection ends after this answer."""
+        """The head as the fault changes it. `is_last`: announce that the connection closes after this answer."""
         headers = self.headers
         if fault.headers or fault.etag:
             new = {name.encode(): value.encode() for name, value in fault.headers.items()}

@@ -1,4 +1,4 @@
-"""One client: its requests, one after the other, past limits and rules to an answer that a fault may spoil."""
+"""A client's connection: each request passes limits and rules, and gets an answer that a fault may change."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ProxyConnection:
     async def serve(self) -> None:
         """Answer requests until the client leaves or a rule ends the connection."""
         number = self._state.connected()
-        by_reset = True  # an answer that breaks off must not look complete
+        by_reset = True  # an answer that stops early must not look complete
         try:
             while await self._exchange(number):
                 pass
@@ -122,7 +122,7 @@ class ProxyConnection:
         return await self._source.answer(request)
 
     async def _deliver(self, entry: LoggedRequest, answer: ProxyAnswer, fault: Fault) -> None:
-        """Send an answer as the fault has it, after what the client still uploads."""
+        """Read the rest of the upload, then send the answer as the fault changes it."""
         http = self._client.http
         while not http.they_are_waiting_for_100_continue and await self._receive_upload():
             pass
@@ -131,7 +131,7 @@ class ProxyConnection:
         except ValueError as error:
             answer, acts = error_answer(entry, 500, message=str(error)), deque()
         if fault.no_length == "close":
-            http.their_http_version = b"1.0"  # for which h11 ends bodies of unknown length with the connection
+            http.their_http_version = b"1.0"  # to which h11 ends bodies of unknown length by closing
         self._state.answered(entry, answer.status)
         await self._client.send(answer.head(fault, is_last=http.their_state is not h11.DONE))
         n_sent = 0
@@ -143,7 +143,7 @@ class ProxyConnection:
     async def _send_piece(
         self, piece: BodyPiece, at: int, acts: deque[tuple[int, BodyAct]], fault: Fault, entry: LoggedRequest
     ) -> int:
-        """Send a piece that begins at `at`, in parts that end where something happens; return its length."""
+        """Send a piece that begins at position `at`, in parts that end where something happens; return its length."""
         n_bytes, n_sent = len(piece), 0
         while n_sent < n_bytes:
             is_flipped = False
@@ -159,13 +159,13 @@ class ProxyConnection:
             if is_flipped:
                 part = bytes([(part.read() if isinstance(part, FileSlice) else part)[0] ^ 1])
             await self._pace(end - n_sent, self._state.downlink, self._downlink)
-            self._state.sent(entry, end - n_sent)  # before they go: what a client has is always counted
+            self._state.sent(entry, end - n_sent)  # first: whatever a client has received is counted
             await self._client.send(h11.Data(data=part))
             n_sent = end
         return n_bytes
 
     async def _act(self, act: BodyAct, fault: Fault) -> bool:
-        """Stall or cut here; return whether the next byte is to be flipped."""
+        """Stall or cut here; return whether the next byte must be flipped."""
         if act is BodyAct.STALL:
             await self._stall(fault.stall_s)
         elif act is BodyAct.CUT:
@@ -174,7 +174,7 @@ class ProxyConnection:
         return act is BodyAct.FLIP
 
     async def _stall(self, seconds: float) -> None:
-        """Send nothing until the time is over, or the rules are replaced."""
+        """Send nothing for this long, or until the rules are replaced."""
         if seconds:
             await self._client.flush()
             with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""What an origin stores: files and bytes by key."""
+"""The objects of an origin: files and bytes by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from io import FileIO
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """Bytes of an open file, which may be sent without being read."""
+    """A range of an open file, which can be sent without being read."""
 
     file: FileIO
     begin: int
@@ -25,7 +25,7 @@ class FileSlice:
         return FileSlice(self.file, self.begin + begin, end - begin)
 
     def read(self) -> bytes:
-        """The bytes. Raises ConnectionAbortedError if the file has become shorter."""
+        """The bytes. Raises ConnectionAbortedError if the file was truncated."""
         content = os.pread(self.file.fileno(), self.n_bytes, self.begin)
         if len(content) < self.n_bytes:
             raise ConnectionAbortedError("a file was truncated while it was served")
@@ -34,7 +34,7 @@ class FileSlice:
 
 @dataclass(frozen=True, slots=True)
 class OriginObject:
-    """One object as it is now."""
+    """The current version of one object."""
 
     key: str
     etag: str
@@ -43,7 +43,7 @@ class OriginObject:
 
 
 class OriginBucket:
-    """The files of a folder by their relative paths, and whatever was added."""
+    """The files of a folder, by relative path, and added objects."""
 
     def __init__(self, folder: str | None = None) -> None:
         self.added: dict[str, str | FileSlice] = {}
@@ -51,7 +51,7 @@ class OriginBucket:
         self._folder = folder
 
     def find(self, key: str) -> OriginObject | None:
-        """The object of this key."""
+        """The object with this key."""
         added = self.added.get(key)
         if isinstance(added, FileSlice):
             return OriginObject(key, f'"{added.begin:x}-{len(added):x}"', 0.0, added)
@@ -77,5 +77,5 @@ class OriginBucket:
 
 @functools.lru_cache(64)
 def _opened(path: str, etag: str) -> FileIO:
-    """The file of this version."""
+    """The open file; `etag` makes each version an entry of its own."""
     return open(path, "rb", buffering=0)

@@ -1,4 +1,4 @@
-"""Answers from here: a read-only S3 store."""
+"""Answers of a read-only S3 store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streaming.testing.proxy_server.objects import FileSlice, OriginBucket, Orig
 
 
 class Origin:
-    """The objects of all buckets, for all clients. `contents` holds the bytes that were added."""
+    """The objects of all buckets. One serves all clients. `contents` holds the bytes that were added."""
 
     checks_signatures: Final = False
 
@@ -35,7 +35,7 @@ class Origin:
         self._buckets[bucket].added.pop(key, None)
 
     async def answer(self, request: ProxyRequest) -> ProxyAnswer:
-        """The answer to a request, whose body nobody reads here."""
+        """The answer to a request. The request's body is left unread."""
         asked = request.entry
         name, _, key = asked.path.removeprefix("/").partition("/")
         if asked.method not in ("GET", "HEAD"):
@@ -48,7 +48,7 @@ class Origin:
         return error_answer(asked, 404) if found is None else _object(asked, found)
 
     def close(self) -> None:
-        """A client has left, for whom nothing is kept here."""
+        """Do nothing: no state is kept for a client."""
 
 
 def _object(asked: LoggedRequest, found: OriginObject) -> ProxyAnswer:

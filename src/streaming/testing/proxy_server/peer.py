@@ -16,7 +16,7 @@ BodyPiece = bytes | bytearray | memoryview | FileSlice
 
 
 class HttpPeer:
-    """Sends and receives h11's events. What is sent is held back until it is much, or until `flush`."""
+    """Sends and receives h11's events. Small writes are collected until `flush`, or until there are many."""
 
     def __init__(
         self, role: type[h11.SERVER | h11.CLIENT], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -27,20 +27,20 @@ class HttpPeer:
         self._n_held = 0
 
     async def receive(self) -> Any:
-        """The next event. Raises OSError, and h11.RemoteProtocolError also if the peer leaves within a message."""
+        """Wait for the next event. Raises OSError, and h11.RemoteProtocolError (also if the peer closes too early)."""
         while (event := self.http.next_event()) is h11.NEED_DATA:
             self.http.receive_data(await self.reader.read(BUFFER_BYTES))
         return event
 
     def recycle(self) -> bool:
-        """Get ready for the next request and answer; False if this connection cannot carry another."""
+        """Prepare for another request; False if this connection cannot carry one."""
         if self.http.our_state is self.http.their_state is h11.DONE:
             self.http.start_next_cycle()
             return True
         return False
 
     async def send(self, event: h11.Event) -> None:
-        """Frame an event and send it, now or later. The data of an `h11.Data` may be any BodyPiece."""
+        """Frame an event and send it, perhaps later. The data of an `h11.Data` may be any BodyPiece."""
         parts: list[Any] = self.http.send_with_data_passthrough(event) or []
         for part in parts:
             if isinstance(part, FileSlice) and len(part) > _JOINED_BYTES:
@@ -53,7 +53,7 @@ class HttpPeer:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what is held back, and wait until the peer takes more."""
+        """Send what was collected, and wait until the peer accepts more."""
         if self._held:
             self.writer.write(b"".join(self._held))
             self._held.clear()

@@ -1,4 +1,4 @@
-"""The process: listens for clients, and for commands on a pipe that ends with its parent."""
+"""The server process: accepts clients, and obeys its parent over a pipe until the parent closes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BACKLOG: Final = 1024
 
 
 class _ClientProtocol(asyncio.StreamReaderProtocol):
-    """Cancels the work for a client as soon as it hangs up, also while we are silent on purpose."""
+    """Cancels the work for a client as soon as it hangs up, even during a stall."""
 
     def __init__(self, state: ProxyState, source: Origin | Upstream) -> None:
         super().__init__(asyncio.StreamReader(limit=BUFFER_BYTES), self._begin)
@@ -33,12 +33,12 @@ class _ClientProtocol(asyncio.StreamReaderProtocol):
         self._serving = asyncio.create_task(ProxyConnection(self._state, self._source, reader, writer).serve())
 
     def eof_received(self) -> bool:
-        """False: the transport closes itself."""
+        """Have the transport close itself."""
         super().eof_received()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The work ends where it is."""
+        """Cancel the work."""
         super().connection_lost(error)
         if self._serving is not None:
             self._serving.cancel()
@@ -63,7 +63,7 @@ async def serve(
             return
         try:
             control.send(getattr(targets[target], method)(**arguments))
-        except Exception as error:  # for the parent, which knows what it asked
+        except Exception as error:  # the parent raises it
             control.send(error)
 
     server = await loop.create_server(new_client, host, 0, backlog=_BACKLOG)
@@ -73,12 +73,12 @@ async def serve(
 
 
 def main() -> None:
-    """Take two arguments, a pipe and the parent's process id; the settings come over the pipe."""
+    """Run with two arguments, a pipe's descriptor and the parent's process id; the settings come over the pipe."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[2]):
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, whose end is ours
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     control = Connection(int(sys.argv[1]))
     settings: dict[str, Any] = control.recv()
     asyncio.run(serve(control, **settings))

@@ -1,4 +1,4 @@
-"""What all connections share: rules, limits, counts and the log of requests."""
+"""State that all connections share: rules, limits, counts and the log of requests."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RANGE: Final = re.compile(r"\s*bytes=(\d*)-(\d*)\s*", re.ASCII)
 
 
 class RuleBook:
-    """Rules in their order, and how many requests each has selected."""
+    """Rules in order, with the number of requests that each has selected."""
 
     def __init__(self, rules: Sequence[FaultRule] = (), seed: int = 0) -> None:
         self.fired = [0] * len(rules)
         self.replaced = asyncio.Event()
-        """Set when another book takes over; stalls wait for it."""
+        """Set when other rules take over, which ends stalls."""
         self._rules = [(rule, re.compile(rule.path)) for rule in rules]
         self._n_skipped = [0] * len(rules)
         self._met: list[set[str]] = [set() for _ in rules]
@@ -71,7 +71,7 @@ class ProxyState:
         self._log: deque[LoggedRequest] = deque(maxlen=LOG_REQUESTS)
         self._n_ever = 0
 
-    # --- what the parent process may ask
+    # --- commands of the parent process
 
     def set_rules(self, rules: Sequence[FaultRule], seed: int) -> None:
         """Replace all rules, which ends all stalls."""
@@ -96,7 +96,7 @@ class ProxyState:
         self._counts = ProxyCounts(open_connections=n_open, peak_connections=n_open)
         self._log.clear()
 
-    # --- what connections report
+    # --- reports of connections
 
     def connected(self) -> int:
         """Count a new client connection; return its number."""
@@ -114,7 +114,7 @@ class ProxyState:
     def begun(self, connection: int, request: h11.Request) -> LoggedRequest:
         """Log a request that has arrived; return the entry that the methods below update."""
         target = request.target.decode()
-        if "://" in target.partition("?")[0]:  # the form for proxies: with scheme and host
+        if "://" in target.partition("?")[0]:  # as sent to a proxy, with scheme and host
             target = "/" + target.partition("://")[2].partition("/")[2]
         path, _, query = target.partition("?")
         headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers.raw_items()}

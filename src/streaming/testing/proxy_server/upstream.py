@@ -21,14 +21,14 @@ _FRAMING: Final = (b"Content-Length", b"Transfer-Encoding", b"Trailer")
 class Upstream:
     """One client's connection to the server behind the proxy, opened when it is first needed."""
 
-    checks_signatures: Final = True  # perhaps
+    checks_signatures: Final = True  # possibly
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._server: HttpPeer | None = None
 
     async def answer(self, request: ProxyRequest) -> ProxyAnswer:
-        """The server's answer, whose body must be read before the next. A server that is gone, or leaves, is a 502."""
+        """The server's answer, or a 502 if the server cannot be reached or closes the connection first."""
         try:
             server, head = await self._exchange(request)
         except (OSError, h11.ProtocolError) as error:
@@ -41,15 +41,16 @@ class Upstream:
         return ProxyAnswer(head.status_code, headers, n_bytes, _relayed(server, request.client), bytes(head.reason))
 
     def close(self) -> None:
-        """The client has left."""
+        """Close the connection, as the client has left."""
         if self._server is not None:
             self._server.writer.transport.abort()
             self._server = None
 
     async def _exchange(self, request: ProxyRequest) -> tuple[HttpPeer, h11.Response]:
-        """Forward a request; return the head of its answer. Requests without a body are repeated once.
+        """Forward a request; return the head of its answer.
 
-        The server may close an idle connection at the moment when it is used again.
+        A request without a body is sent once more on a new connection if an idle one fails: the server may close it at
+        the very moment when it is used again.
         """
         if self._server is not None and self._server.recycle():
             try:
@@ -65,7 +66,7 @@ class Upstream:
 async def _forward(request: ProxyRequest, server: HttpPeer) -> h11.Response:
     head, client = request.head, request.client
     headers = without(head.headers.raw_items(), *_HOP_BY_HOP)
-    with contextlib.suppress(OSError):  # a server that hangs up early may have said why
+    with contextlib.suppress(OSError):  # a server that closes the connection early may have answered before
         await server.send(h11.Request(method=head.method, target=head.target, headers=headers))
         if not client.http.they_are_waiting_for_100_continue:
             await _send_body(request, server)
@@ -82,7 +83,7 @@ async def _forward(request: ProxyRequest, server: HttpPeer) -> h11.Response:
 
 
 async def _relayed(server: HttpPeer, client: HttpPeer) -> AsyncIterator[bytes]:
-    """The body of an answer. The client gets the head, and each piece, before the next piece is waited for."""
+    """The body of an answer. Each piece is passed on before the next is awaited."""
     await client.flush()
     while isinstance(event := await server.receive(), h11.Data):
         yield event.data

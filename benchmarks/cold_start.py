@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from benchmarks.readers import reading, version_of_peer
 from benchmarks.remote_data import RemoteData, scaled_parser, served, spread, wait_until_quiet
-from streaming.testing.proxy import Fault, FaultProxy, Limits, Rule
+from streaming.testing import Fault, FaultProxy, FaultRule, ProxyLimits
 
-LIMITS = Limits(latency_s=0.04, bytes_per_s=200e6)
+LIMITS = ProxyLimits(latency_s=0.04, bytes_per_s=200e6)
 WORKERS = (0, 4)
 
 
@@ -77,7 +77,7 @@ def main() -> None:
     if arguments.peer:
         peers[f"mosaicml-streaming {version_of_peer(arguments.peer)}"] = arguments.peer
     with served(scale, LIMITS) as (proxy, found):
-        proxy.set_rules(Rule(Fault(headers={"Connection": "close"}), path=r"index\.json$"))
+        proxy.set_rules(FaultRule(Fault(headers={"Connection": "close"}), path=r"index\.json$"))
         runs: dict[tuple[str, int], list[Start]] = {(name, n): [] for n in WORKERS for name in peers}
         for _ in range(arguments.rounds or scale.n_rounds):
             for (name, n_workers), starts in runs.items():

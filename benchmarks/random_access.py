@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from benchmarks.readers import reading, version_of_peer
 from benchmarks.remote_data import RemoteData, round_trips, scaled_parser, served, spread, wait_until_quiet
-from streaming.testing.proxy import FaultProxy, Limits
+from streaming.testing import FaultProxy, ProxyLimits
 
-LIMITS = Limits(latency_s=0.04, bytes_per_s=200e6)
+LIMITS = ProxyLimits(latency_s=0.04, bytes_per_s=200e6)
 
 
 @dataclass(frozen=True)

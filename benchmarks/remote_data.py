@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from streaming import MDSWriter
-from streaming.testing.proxy import FaultProxy, Limits, LoggedRequest
+from streaming.testing import FaultProxy, LoggedRequest, ProxyLimits
 
 BUCKET: Final = "bkt"
 N_REAL: Final = 3
@@ -80,7 +80,7 @@ class Scale(Protocol):
 
 
 @contextlib.contextmanager
-def served(scale: Scale, limits: Limits) -> Iterator[tuple[FaultProxy, RemoteData]]:
+def served(scale: Scale, limits: ProxyLimits) -> Iterator[tuple[FaultProxy, RemoteData]]:
     """A store of our own with these limits, and a data set in it."""
     with tempfile.TemporaryDirectory(prefix="shards-") as folder, FaultProxy.started() as proxy:
         found = serve(

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.readers import Reader, reading
 from benchmarks.remote_data import BUCKET, RemoteData, scaled_parser, served, spread, wait_until_quiet
-from streaming.testing.proxy import Counts, FaultProxy, Limits
+from streaming.testing import FaultProxy, ProxyCounts, ProxyLimits
 
 BATCH_SIZE = 32
 CACHE_SHARE = 1.25
@@ -54,7 +54,7 @@ class Epoch:
     """One run."""
 
     megabytes_per_s: float
-    counts: Counts
+    counts: ProxyCounts
 
     def shares(self, found: RemoteData) -> tuple[float, float]:
         """Bytes given out over those of the shards: of all, and of the worst."""
@@ -107,7 +107,7 @@ def bare_copy(proxy: FaultProxy, found: RemoteData, n_connections: int) -> Epoch
             return Epoch(*_measured(proxy, [reader]))
 
 
-def _measured(proxy: FaultProxy, readers: list[Reader]) -> tuple[float, Counts]:
+def _measured(proxy: FaultProxy, readers: list[Reader]) -> tuple[float, ProxyCounts]:
     proxy.reset_counts()
     for reader in readers:
         reader.go()
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0, help="MB/s of the store; 0: no limit")
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else FULL
-    limits = Limits(bytes_per_s=arguments.rate * 1e6 if arguments.rate else None)
+    limits = ProxyLimits(bytes_per_s=arguments.rate * 1e6 if arguments.rate else None)
     with served(scale, limits) as (proxy, found):
         ours: list[Epoch] = []
         bare: list[Epoch] = []

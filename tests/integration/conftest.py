@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streaming.testing.s3 import S3Server
-from support.fetcher_world import FaultyStore, started_s3_server
+from streaming.testing import FaultProxy, S3Server
+from support.servers import started
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,13 +21,13 @@ def small_forks() -> None:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     """One real S3 server for all tests; each test takes its own prefix."""
-    yield from started_s3_server()
+    yield from started(S3Server.started())
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyStore]:
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
     """A store that can be slow and broken, set as the S3 endpoint of this process and its children."""
-    with FaultyStore.started() as store:
+    with FaultProxy.started(buckets={}) as store:
         for name, value in store.variables().items():
             monkeypatch.setenv(name, value)
         yield store

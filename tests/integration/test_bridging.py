@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
-from streaming.testing.proxy import FaultProxy, Limits
+from streaming.testing import FaultProxy, ProxyLimits
 from support.fetcher_world import content
 
 N = 4000
@@ -28,7 +28,7 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         for number in range(N):
             out.write({"id": number, "blob": content(str(number), 10_000)})
     with FaultProxy.started(buckets={"bkt": str(tmp_path / "store")}) as proxy:
-        proxy.set_limits(Limits(latency_s=0.02, bytes_per_s=13e6))
+        proxy.set_limits(ProxyLimits(latency_s=0.02, bytes_per_s=13e6))
         for name, value in proxy.variables().items():
             monkeypatch.setenv(name, value)
         yield "s3://bkt/d"

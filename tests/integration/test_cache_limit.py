@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,12 @@ from torch.utils.data import get_worker_info
 
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from streaming.errors import OptionError
+from streaming.testing import FaultProxy
 from support import numbered
 from support.disks import Watcher
-from support.fetcher_world import FaultyStore, content, wait_until
+from support.fetcher_world import content, wait_until
 from support.numbered import write_numbered
+from support.stores import put_folder, whole_gets
 
 N = 800
 BATCH = 8
@@ -45,19 +46,12 @@ def checked_ids(samples: list[dict[str, Any]]) -> list[int]:
 
 
 @pytest.fixture
-def remote(store: FaultyStore, data: Path) -> str:
-    store.objects |= {f"d/{path.name}": path.read_bytes() for path in data.iterdir() if path.is_file()}
-    return "s3://bkt/d"
+def remote(store: FaultProxy, data: Path) -> str:
+    return put_folder(store, data, "d")
 
 
 def largest(folder: Path) -> int:
     return max(path.stat().st_size for path in folder.glob("*.mds*"))
-
-
-def whole_gets(store: FaultyStore) -> Counter[str]:
-    """How often each shard was fetched whole."""
-    gets = store.n_gets - Counter(name for name, _ in store.ranges)
-    return Counter({name: n for name, n in gets.items() if "shard" in name})
 
 
 def the_order(data: Path, **options: Any) -> list[int]:
@@ -131,7 +125,7 @@ def test_a_limit_for_what_is_read_in_place_has_nothing_to_limit(data: Path) -> N
 @pytest.mark.parametrize("shards", [2, 3, 10])
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_every_sample_comes_under_any_limit_that_is_accepted(
-    remote: str, store: FaultyStore, data: Path, tmp_path: Path, shards: int, n_workers: int
+    remote: str, store: FaultProxy, data: Path, tmp_path: Path, shards: int, n_workers: int
 ) -> None:
     """Full coverage in the order of an unlimited cache, twice, with never more below the cache than the limit."""
     limit = shards * largest(data)
@@ -146,14 +140,14 @@ def test_every_sample_comes_under_any_limit_that_is_accepted(
     assert watcher.most <= limit
 
 
-def test_a_cache_of_the_working_set_fetches_each_shard_about_once(store: FaultyStore, tmp_path: Path) -> None:
+def test_a_cache_of_the_working_set_fetches_each_shard_about_once(store: FaultProxy, tmp_path: Path) -> None:
     """A quarter more than what explain() says, and a consumer that takes a millisecond: 1.05 fetches of each shard."""
     data = tmp_path / "source"
     n = 4000
     with MDSWriter(out=str(data), columns={"id": "int", "blob": "bytes"}, size_limit=1 << 16) as writer:
         for number in range(n):
             writer.write({"id": number, "blob": content(str(number), 1600)})
-    store.objects |= {f"d/{path.name}": path.read_bytes() for path in data.iterdir() if path.is_file()}
+    put_folder(store, data, "d")
     options: dict[str, Any] = {"batch_size": BATCH, "num_canonical_nodes": 2, "shuffle_block_size": 250}
     with StreamingDataset(local=str(data), shuffle=True, **options) as dataset:
         explained = dataset.explain()
@@ -173,7 +167,7 @@ def test_a_cache_of_the_working_set_fetches_each_shard_about_once(store: FaultyS
     dataset.close()
 
 
-def test_sequential_reading_needs_two_shards(remote: str, store: FaultyStore, data: Path, tmp_path: Path) -> None:
+def test_sequential_reading_needs_two_shards(remote: str, store: FaultProxy, data: Path, tmp_path: Path) -> None:
     """Without shuffle nothing is fetched twice under the least limit; deletion makes room, not the dataset."""
     dataset = StreamingDataset(
         remote=remote, local=str(tmp_path / "cache"), batch_size=BATCH, cache_limit=3 * largest(data)
@@ -183,10 +177,10 @@ def test_sequential_reading_needs_two_shards(remote: str, store: FaultyStore, da
     dataset.close()
 
 
-def test_one_shard_over_four_workers_one_of_which_is_fast(store: FaultyStore, tmp_path: Path) -> None:
+def test_one_shard_over_four_workers_one_of_which_is_fast(store: FaultProxy, tmp_path: Path) -> None:
     """A limit of two shards, and the cached shard deleted by hand in the middle: at most one more fetch for that."""
     write_numbered(str(tmp_path / "source"), 400, size_limit=1 << 20)
-    store.objects |= {f"d/{path.name}": path.read_bytes() for path in (tmp_path / "source").iterdir()}
+    put_folder(store, tmp_path / "source", "d")
     cache = tmp_path / "cache"
     limit = 2 * largest(tmp_path / "source") + (1 << 16)
     dataset = StreamingDataset(
@@ -240,10 +234,10 @@ def test_random_access_keeps_to_the_limit(remote: str, data: Path, tmp_path: Pat
     assert watcher.most <= limit
 
 
-def test_compressed_data_under_the_least_limit(tmp_path: Path, store: FaultyStore) -> None:
+def test_compressed_data_under_the_least_limit(tmp_path: Path, store: FaultProxy) -> None:
     """Shards that cannot be read by parts come one after the other."""
     write_numbered(str(tmp_path / "source"), 400, compression="zstd")
-    store.objects |= {f"d/{path.name}": path.read_bytes() for path in (tmp_path / "source").iterdir()}
+    put_folder(store, tmp_path / "source", "d")
     with pytest.raises(OptionError) as found:
         StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), cache_limit=1)
     stated = re.search(r"at least ([\d,]+) bytes", str(found.value))

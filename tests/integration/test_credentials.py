@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +14,11 @@ from streaming import Stream, StreamingDataset
 from streaming.errors import ObjectForbiddenError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest, Reason, Span
-from support.fetcher_world import Fault, FaultyStore, client_of, fetchers_of, wait_until
+from streaming.testing import Fault, FaultProxy, FaultRule, LoggedRequest
+from support.fetcher_world import client_of, fetchers_of, wait_until
 from support.fetching import read_ranges, stream_config
 from support.numbered import checked_id, write_numbered
+from support.stores import fill, put_folder
 
 
 class Provider:
@@ -40,14 +43,25 @@ class Provider:
         }
 
 
+def key_of(request: LoggedRequest) -> str:
+    """The access key with which a request was signed."""
+    found = re.search(r"Credential=([^/]+)/", request.headers["authorization"])
+    return found[1] if found else ""
+
+
+def token_of(request: LoggedRequest) -> str:
+    """The session token that a request carried."""
+    return request.headers.get("x-amz-security-token", "")
+
+
 def client_with(provider: Provider, local: Path) -> FetchClient:
     config = stream_config("s3://bkt/data", str(local), download_retry=3)
     return FetchClient(str(local), [config], providers={0: provider})
 
 
-def test_a_function_is_asked_when_needed_and_before_the_end(store: FaultyStore, tmp_path: Path) -> None:
+def test_a_function_is_asked_when_needed_and_before_the_end(store: FaultProxy, tmp_path: Path) -> None:
     """Every request carries a token that was good when it was sent; the function is called a few times in all."""
-    contents = store.fill("data", 40, 20_000)
+    contents = fill(store, "data", 40, 20_000)
     provider = Provider(life_s=1.5)
     needs = [FileRequest(0, str(i), 20_000) for i in range(40)]
     with client_with(provider, tmp_path) as client:
@@ -55,45 +69,47 @@ def test_a_function_is_asked_when_needed_and_before_the_end(store: FaultyStore, 
             client.announce("r", needs[i : i + 3])
             assert Path(client.wait(need)).read_bytes() == contents[i]
             time.sleep(0.1)  # so that the life of several tokens passes
-    assert len(store.asked_as) == 40
-    for moment_s, key, token in store.asked_as:
-        assert key == token.replace("token", "key")
+    assert len(store.log()) == 40
+    for request in store.log():
+        token = token_of(request)
+        assert key_of(request) == token.replace("token", "key")
+        moment_s = time.time() - time.monotonic() + request.began_s
         assert moment_s <= provider.ends_s[token] + 0.1
     assert 2 <= provider.n_calls <= 20
 
 
-def test_read_ahead_goes_on_when_credentials_come(store: FaultyStore, tmp_path: Path) -> None:
+def test_read_ahead_goes_on_when_credentials_come(store: FaultProxy, tmp_path: Path) -> None:
     """What was announced before anybody waited comes too."""
-    store.fill("data", 10, 1000)
+    fill(store, "data", 10, 1000)
     with client_with(Provider(life_s=3600), tmp_path) as client:
         client.announce("r", [FileRequest(0, str(i), 1000) for i in range(10)])
         wait_until("all files are there", lambda: all((tmp_path / str(i)).exists() for i in range(10)))
 
 
-def test_a_renewal_that_fails_is_tried_again(store: FaultyStore, tmp_path: Path) -> None:
+def test_a_renewal_that_fails_is_tried_again(store: FaultProxy, tmp_path: Path) -> None:
     """Three failures in a row cost no read."""
-    store.fill("data", 1, 1000)
+    fill(store, "data", 1, 1000)
     provider = Provider(life_s=3600, failing=frozenset({1, 2, 3}))
     with client_with(provider, tmp_path) as client:
         client.wait(FileRequest(0, "0", 1000))
     assert provider.n_calls == 4
 
 
-def test_a_function_that_never_gives_any_is_an_error_that_says_so(store: FaultyStore, tmp_path: Path) -> None:
+def test_a_function_that_never_gives_any_is_an_error_that_says_so(store: FaultProxy, tmp_path: Path) -> None:
     """With what it failed with; expired ones are not sent."""
-    store.fill("data", 1, 1000)
+    fill(store, "data", 1, 1000)
     never = Provider(3600, frozenset(range(100)))
     with client_with(never, tmp_path / "a") as client, pytest.raises(ObjectForbiddenError, match="service is down"):
         client.wait(FileRequest(0, "0", 1000))
     stale = Provider(life_s=-1)
     with client_with(stale, tmp_path / "b") as client, pytest.raises(ObjectForbiddenError, match="still good"):
         client.wait(FileRequest(0, "0", 1000))
-    assert store.asked_as == []
+    assert store.log() == []
 
 
-def test_ranges_too_and_after_the_fetcher_died(store: FaultyStore, tmp_path: Path) -> None:
+def test_ranges_too_and_after_the_fetcher_died(store: FaultProxy, tmp_path: Path) -> None:
     """The next fetcher has an empty credentials_key, and asks."""
-    whole = store.fill("data", 1, 100_000)[0]
+    whole = fill(store, "data", 1, 100_000)[0]
     provider = Provider(life_s=3600)
     with client_with(provider, tmp_path) as client:
         need = FileRequest(0, "0", 100_000)
@@ -107,22 +123,21 @@ def test_ranges_too_and_after_the_fetcher_died(store: FaultyStore, tmp_path: Pat
                 process.wait()
 
 
-def test_what_the_store_calls_expired_is_renewed(store: FaultyStore, tmp_path: Path) -> None:
+def test_what_the_store_calls_expired_is_renewed(store: FaultProxy, tmp_path: Path) -> None:
     """Whatever end the function had named."""
-    store.fill("data", 1, 1000)
-    store.faults["data/0"] = [Fault(status=400, code="ExpiredToken")]
+    fill(store, "data", 1, 1000)
+    store.set_rules(FaultRule(Fault(status=400, code="ExpiredToken"), times=1))
     provider = Provider(life_s=3600)
     with client_with(provider, tmp_path) as client:
         client.wait(FileRequest(0, "0", 1000))
-    assert [token for _, _, token in store.asked_as] == ["token1", "token2"]
+    assert [token_of(request) for request in store.log()] == ["token1", "token2"]
 
 
-def test_accounts_do_not_mix(store: FaultyStore, tmp_path: Path) -> None:
+def test_accounts_do_not_mix(store: FaultProxy, tmp_path: Path) -> None:
     """Two streams of one dataset, each with keys of its own: one by options, one by a function."""
     for name in "ab":
         write_numbered(str(tmp_path / name), 20, first=100 * (name == "b"))
-        for path in (tmp_path / name).iterdir():
-            store.objects[f"{name}/{path.name}"] = path.read_bytes()
+        put_folder(store, tmp_path / name, name)
     provider = Provider(life_s=3600)
     keys = {"access_key_id": "mine", "secret_access_key": "hidden-secret"}
     streams = [
@@ -132,13 +147,13 @@ def test_accounts_do_not_mix(store: FaultyStore, tmp_path: Path) -> None:
     assert "hidden-secret" not in repr(streams)
     with StreamingDataset(streams=streams) as dataset:
         assert sorted(map(checked_id, dataset)) == [*range(20), *range(100, 120)]
-    assert {key for _, key, _ in store.asked_as} == {"mine", "key1"}
+    assert {key_of(request) for request in store.log()} == {"mine", "key1"}
 
 
-def test_no_secret_is_in_any_file_or_message(store: FaultyStore, tmp_path: Path) -> None:
+def test_no_secret_is_in_any_file_or_message(store: FaultProxy, tmp_path: Path) -> None:
     """Neither in the fetcher's log, nor in its command, nor in an error."""
-    store.fill("data", 1, 1000)
-    store.faults["data/0"] = [Fault(status=403)] * 3
+    fill(store, "data", 1, 1000)
+    store.set_rules(FaultRule(Fault(status=403), times=3))
     config = stream_config(
         "s3://bkt/data", str(tmp_path), options='{"access_key_id": "mine", "secret_access_key": "hidden-secret"}'
     )

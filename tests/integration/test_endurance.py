@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from streaming import Stream, StreamingDataset
 from streaming.errors import StreamingError
-from streaming.testing.proxy import Fault, FaultProxy, Limits, Rule
+from streaming.testing import Fault, FaultProxy, FaultRule, ProxyLimits
 from streaming.world import World
 from support.fetcher_world import fetchers_of, temporaries, wait_until
 from support.numbered import checked_id, checked_ids, write_numbered
@@ -41,12 +41,12 @@ def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProx
 # --- a store that breaks
 
 FAULTS: Final = (
-    Rule(Fault(status=500), probability=0.02),
-    Rule(Fault(status=503), probability=0.02),
-    Rule(Fault(status=429, headers={"Retry-After": "1"}), probability=0.01),
-    Rule(Fault(cut_after=0.5), probability=0.05),
-    Rule(Fault(stall_s=60.0, stall_after=0.5), probability=0.02),
-    Rule(Fault(flip_at=0.5), path=r"shard", probability=0.01),
+    FaultRule(Fault(status=500), probability=0.02),
+    FaultRule(Fault(status=503), probability=0.02),
+    FaultRule(Fault(status=429, headers={"Retry-After": "1"}), probability=0.01),
+    FaultRule(Fault(cut_after=0.5), probability=0.05),
+    FaultRule(Fault(stall_s=60.0, stall_after=0.5), probability=0.02),
+    FaultRule(Fault(flip_at=0.5), path=r"shard", probability=0.01),
 )
 
 
@@ -87,7 +87,7 @@ def test_without_attempts_left_the_shard_and_the_cause_are_named(
 ) -> None:
     """Within a deadline, where the sample is asked for; those before it have come."""
     write_numbered(str(tmp_path / "store" / "data"), 300)
-    proxy.set_rules(Rule(fault, path=r"shard\.00003"))
+    proxy.set_rules(FaultRule(fault, path=r"shard\.00003"))
     began_s = time.monotonic()
     with StreamingDataset(
         remote="s3://bkt/data",
@@ -140,7 +140,7 @@ def test_killed_at_any_moment_the_next_start_is_right(
     """Readers and the fetcher, in the middle of anything, evicting too: right data, no rubbish, the limit kept."""
     n_samples, n_kills = 1500, round(20 * TIMES)
     write_numbered(str(tmp_path / "store" / "data"), n_samples, compression=compression)
-    proxy.set_limits(Limits(latency_s=0.003))
+    proxy.set_limits(ProxyLimits(latency_s=0.003))
     cache = tmp_path / "cache"
     context = multiprocessing.get_context("fork")
     problems = context.Queue()
@@ -232,7 +232,7 @@ def test_a_thousand_streams_start_soon(tmp_path: Path, proxy: FaultProxy) -> Non
     write_numbered(str(tmp_path / "one"), 10)
     files = {path.name: str(path) for path in (tmp_path / "one").iterdir()}
     proxy.add_files("bkt", {f"s{i}/{name}": path for i in range(n_streams) for name, path in files.items()})
-    proxy.set_limits(Limits(latency_s=0.04))
+    proxy.set_limits(ProxyLimits(latency_s=0.04))
     streams = [Stream(remote=f"s3://bkt/s{i}", local=str(tmp_path / "cache" / str(i))) for i in range(n_streams)]
     with StreamingDataset(streams=streams) as dataset:
         assert dataset.num_streams == n_streams

@@ -15,19 +15,11 @@ from streaming.errors import CacheWriteError, NoRoomError, ObjectMissingError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 from streaming.formats.compression import compress
+from streaming.testing import Fault, FaultProxy, FaultRule
 from support.disks import index_text, names_in, own_disk, write_dataset
-from support.fetcher_world import (
-    Fault,
-    FaultyStore,
-    as_bytes,
-    client_of,
-    content,
-    fetchers_of,
-    read_and_compare,
-    temporaries,
-    wait_until,
-)
+from support.fetcher_world import as_bytes, client_of, content, fetchers_of, read_and_compare, temporaries, wait_until
 from support.fetching import fetch_all, read_ranges, stream_config
+from support.stores import fill, gets, put
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -50,11 +42,11 @@ def job(root: Path, folder: str, needs: list[FileRequest]) -> None:
         fetch_all(client, [INDEX, *needs])
 
 
-def test_a_full_disk_costs_old_jobs_their_files_and_running_ones_none(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_full_disk_costs_old_jobs_their_files_and_running_ones_none(tmp_path: Path, store: FaultProxy) -> None:
     """The longest unused go, as many as are needed; when there are none left, that file fails and ranges go on."""
-    contents = store.fill("d", 8, MIB)
+    contents = fill(store, "d", 8, MIB)
     needs = needs_of(8)
-    store.objects["d/index.json"] = index_text(needs).encode()
+    put(store, {"d/index.json": index_text(needs).encode()})
     disk = tmp_path / "disk"
     with own_disk(disk, 6 * MIB + (1 << 17)):
         job(disk, "old", needs[:3])
@@ -73,12 +65,12 @@ def test_a_full_disk_costs_old_jobs_their_files_and_running_ones_none(tmp_path: 
             read_and_compare(live, needs[:2], contents[:2])
             assert new.status()["evicted"] == 3
         assert temporaries(disk) == []
-    assert [store.n_gets[f"d/{i}"] for i in range(6)] == [2, 2, 2, 1, 1, 1]
+    assert [gets(store)[f"d/{i}"] for i in range(6)] == [2, 2, 2, 1, 1, 1]
 
 
-def test_a_full_disk_under_a_limit_costs_what_is_needed_last(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_full_disk_under_a_limit_costs_what_is_needed_last(tmp_path: Path, store: FaultProxy) -> None:
     """Others fill the disk, though the limit allows more; what is held stays."""
-    contents = store.fill("d", 5, MIB)
+    contents = fill(store, "d", 5, MIB)
     needs = needs_of(5)
     disk = tmp_path / "disk"
     with own_disk(disk, 4 * MIB + (1 << 17)):
@@ -91,11 +83,11 @@ def test_a_full_disk_under_a_limit_costs_what_is_needed_last(tmp_path: Path, sto
             assert client.status()["cache_bytes"] == 4 * MIB
 
 
-def test_what_a_full_disk_refuses_leaves_nothing_behind(tmp_path: Path, store: FaultyStore) -> None:
+def test_what_a_full_disk_refuses_leaves_nothing_behind(tmp_path: Path, store: FaultProxy) -> None:
     """Files, large files in parts, compressed ones that are kept or not, offset tables: no half of any."""
     raw = content("z", MIB) * 2
     whole = compress("zstd:3", raw)
-    store.objects |= {"d/0": content("0", 3 * MIB), "d/z.z": whole, "d/large": bytes(40 * MIB)}
+    put(store, {"d/0": content("0", 3 * MIB), "d/z.z": whole, "d/large": bytes(40 * MIB)})
     zipped = FileRequest(0, "z", 2 * MIB, "z.z", len(whole), "zstd:3")
     disk = tmp_path / "disk"
     with own_disk(disk, 2 * MIB - (1 << 16)):
@@ -114,12 +106,12 @@ def test_what_a_full_disk_refuses_leaves_nothing_behind(tmp_path: Path, store: F
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give the cache away")
-def test_a_cache_of_another_user_is_read_and_not_written(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_cache_of_another_user_is_read_and_not_written(tmp_path: Path, store: FaultProxy) -> None:
     """What is there is read; what is not is an error that names the folder, or comes by range; nothing is deleted."""
-    store.fill("d", 3, 1000)
+    fill(store, "d", 3, 1000)
     cache = tmp_path / "cache"
     cache.mkdir()
-    (cache / "0").write_bytes(store.objects["d/0"])
+    (cache / "0").write_bytes(content("d/0", 1000))
     write_dataset(cache, needs_of(3, 1000))
     for path in (cache, *cache.iterdir()):
         os.chown(path, 65534, 65534)
@@ -160,9 +152,9 @@ def read_as_guest(cache: Path) -> None:
         assert client.status()["evicted"] == 0
 
 
-def test_a_read_only_cache_is_read(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_read_only_cache_is_read(tmp_path: Path, store: FaultProxy) -> None:
     """The same where the file system takes no writes."""
-    contents = store.fill("d", 2, 1000)
+    contents = fill(store, "d", 2, 1000)
     needs = needs_of(2, 1000)
     disk = tmp_path / "disk"
     with own_disk(disk, MIB):
@@ -178,9 +170,9 @@ def test_a_read_only_cache_is_read(tmp_path: Path, store: FaultyStore) -> None:
             assert as_bytes(read_ranges(client, [Span(needs[1], 0, 9)], Reason.NO_ROOM)) == [contents[1][:9]]
 
 
-def test_a_limited_cache_that_is_deleted_under_a_running_job_is_filled_anew(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_limited_cache_that_is_deleted_under_a_running_job_is_filled_anew(tmp_path: Path, store: FaultProxy) -> None:
     """Files and folders; the fetcher is found again, or another, and what was there takes no room any more."""
-    contents = store.fill("d", 6, 1000)
+    contents = fill(store, "d", 6, 1000)
     needs = needs_of(6, 1000)
     cache = tmp_path / "cache"
     with FetchClient(str(cache), [stream_config("s3://bkt/d", str(cache))], cache_limit=3000) as client:
@@ -193,7 +185,7 @@ def test_a_limited_cache_that_is_deleted_under_a_running_job_is_filled_anew(tmp_
         wait_until("as many have come as may", lambda: client.status()["connections"] and len(names_in(cache)) == 3)
 
 
-def test_the_log_does_not_grow_without_end(tmp_path: Path, store: FaultyStore) -> None:
+def test_the_log_does_not_grow_without_end(tmp_path: Path, store: FaultProxy) -> None:
     """However much goes wrong; its last lines say what."""
     cache = tmp_path / "cache"
     name = "a" * 200
@@ -207,7 +199,7 @@ def test_the_log_does_not_grow_without_end(tmp_path: Path, store: FaultyStore) -
         with log.open("a") as file:
             file.write("x" * (3 << 20))
         wait_until("it has been cut", lambda: log.stat().st_size < MIB)
-        store.faults[f"d/{name}"] = [Fault(403)]
+        store.set_rules(FaultRule(Fault(status=403), path=name, times=1))
         with pytest.raises(OSError, match="403"):
             client.wait(need)
         assert log.stat().st_size < MIB

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.fetcher_world import FaultyStore, fetchers_of, temporaries
+from streaming.testing import FaultProxy, ProxyLimits
+from support.fetcher_world import fetchers_of, temporaries
+from support.stores import fill, gets
 
 # Each of these runs in an interpreter of its own: what it leaves in the process must not reach other tests.
 HEAD = """
@@ -39,9 +41,9 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out + err
 
 
-def test_files_and_ranges_come(store: FaultyStore, tmp_path: Path) -> None:
+def test_files_and_ranges_come(store: FaultProxy, tmp_path: Path) -> None:
     """All that a fetcher does, one warning, and no other process."""
-    store.fill("data", 12, 50_000)
+    fill(store, "data", 12, 50_000)
     said = finish(
         run(
             """
@@ -64,10 +66,10 @@ with client_of("s3://bkt/data", local) as client:
     assert not temporaries(tmp_path)
 
 
-def test_each_file_comes_once_a_machine(store: FaultyStore, tmp_path: Path) -> None:
+def test_each_file_comes_once_a_machine(store: FaultProxy, tmp_path: Path) -> None:
     """Processes that all need the same files at once claim them one by one."""
-    store.fill("data", 20, 50_000)
-    store.delay_s = 0.02
+    fill(store, "data", 20, 50_000)
+    store.set_limits(ProxyLimits(latency_s=0.02))
     body = """
 with client_of("s3://bkt/data", local) as client:
     client.announce("r", needs)
@@ -76,12 +78,12 @@ with client_of("s3://bkt/data", local) as client:
 """
     for process in [run(body, tmp_path, 20) for _ in range(3)]:
         finish(process)
-    assert {store.n_gets[f"data/{i}"] for i in range(20)} == {1}
+    assert {gets(store)[f"data/{i}"] for i in range(20)} == {1}
 
 
-def test_a_child_of_it_is_refused(store: FaultyStore, tmp_path: Path) -> None:
+def test_a_child_of_it_is_refused(store: FaultProxy, tmp_path: Path) -> None:
     """A fork of a process in which a network store is open gets an error that says what to do, at once."""
-    store.fill("data", 2, 50_000)
+    fill(store, "data", 2, 50_000)
     said = finish(
         run(
             """

@@ -16,8 +16,8 @@ import pytest
 
 from streaming.errors import FetchError
 from streaming.fetch.wire.protocol import FileRequest
+from streaming.testing import FaultProxy, FaultRule, ProxyLimits
 from support.fetcher_world import (
-    FaultyStore,
     client_of,
     fetchers_of,
     processes,
@@ -26,6 +26,7 @@ from support.fetcher_world import (
     temporaries,
     wait_until,
 )
+from support.stores import STOPPED, fill
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -49,10 +50,10 @@ def dying_python(folder: Path, n_deaths: int) -> str:
 
 @pytest.mark.parametrize("n_deaths", [1, 4])
 def test_a_fetcher_killed_while_it_starts_is_started_again(
-    tmp_path: Path, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, n_deaths: int
+    tmp_path: Path, store: FaultProxy, monkeypatch: pytest.MonkeyPatch, n_deaths: int
 ) -> None:
     """Up to four in a row."""
-    (whole,) = store.fill("d", 1, 10_000)
+    (whole,) = fill(store, "d", 1, 10_000)
     monkeypatch.setattr(sys, "executable", dying_python(tmp_path / "bin", n_deaths))
     with client_of("s3://bkt/d", tmp_path / "cache") as client:
         assert Path(client.wait(FileRequest(0, "0", 10_000))).read_bytes() == whole
@@ -61,22 +62,22 @@ def test_a_fetcher_killed_while_it_starts_is_started_again(
 
 
 def test_fetchers_that_are_always_killed_at_their_start_are_an_error(
-    tmp_path: Path, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five in a row, and it says so."""
-    store.fill("d", 1, 10_000)
+    fill(store, "d", 1, 10_000)
     monkeypatch.setattr(sys, "executable", dying_python(tmp_path / "bin", 1_000))
     with client_of("s3://bkt/d", tmp_path / "cache") as client, pytest.raises(FetchError, match="5 times"):
         client.wait(FileRequest(0, "0", 10_000))
     assert (tmp_path / "bin" / "starts").read_text().count("x") == 5
 
 
-def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultyStore) -> None:
+def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultProxy) -> None:
     """Again and again, under forked and spawned workers that compare every byte: no error, nothing wrong or left."""
     cache, rng = tmp_path / "cache", random.Random(1)
-    contents = store.fill("d", 32, 300_000)
+    contents = fill(store, "d", 32, 300_000)
     needs = [FileRequest(0, str(i), 300_000) for i in range(32)]
-    store.delay_s = 0.01
+    store.set_limits(ProxyLimits(latency_s=0.01))
     fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
     over, n_read = spawn.Event(), spawn.Array("q", N_WORKERS, lock=False)
     with client_of("s3://bkt/d", cache) as client, contextlib.ExitStack() as stack:
@@ -106,12 +107,12 @@ def test_the_fetcher_may_be_killed_at_any_time(tmp_path: Path, store: FaultyStor
         wait_until("what was half-written is swept", lambda: temporaries(cache) == [])
 
 
-def test_after_the_death_of_all_the_next_start_sweeps(tmp_path: Path, store: FaultyStore) -> None:
+def test_after_the_death_of_all_the_next_start_sweeps(tmp_path: Path, store: FaultProxy) -> None:
     """Killed in the middle of transfers: rubbish lies there, until anybody starts again."""
     cache = tmp_path / "cache"
-    contents = store.fill("d", 8, 400_000)
+    contents = fill(store, "d", 8, 400_000)
     needs = [FileRequest(0, str(i), 400_000) for i in range(8)]
-    store.drip_s = 30
+    store.set_rules(FaultRule(STOPPED))
     client = client_of("s3://bkt/d", cache)
     client.announce("rank0", needs)
     wait_until("transfers are under way", lambda: len(temporaries(cache)) == 8)
@@ -120,7 +121,7 @@ def test_after_the_death_of_all_the_next_start_sweeps(tmp_path: Path, store: Fau
     client.close()
     wait_until("it is dead", lambda: not fetchers_of(cache))
     assert len(temporaries(cache)) == 8
-    store.drip_s = 0
+    store.set_rules()
     with client_of("s3://bkt/d", cache) as client:
         read_and_compare(client, needs, contents)
         wait_until("rubbish is swept", lambda: temporaries(cache) == [])
@@ -128,11 +129,11 @@ def test_after_the_death_of_all_the_next_start_sweeps(tmp_path: Path, store: Fau
 
 
 @pytest.mark.parametrize("how", ["its last client goes", "it is asked to end"])
-def test_an_end_in_the_middle_of_transfers_leaves_nothing(tmp_path: Path, store: FaultyStore, how: str) -> None:
+def test_an_end_in_the_middle_of_transfers_leaves_nothing(tmp_path: Path, store: FaultProxy, how: str) -> None:
     """Its own temporaries go with it."""
     cache = tmp_path / "cache"
-    store.fill("d", 8, 400_000)
-    store.drip_s = 30
+    fill(store, "d", 8, 400_000)
+    store.set_rules(FaultRule(STOPPED))
     client = client_of("s3://bkt/d", cache)
     client.announce("rank0", [FileRequest(0, str(i), 400_000) for i in range(8)])
     wait_until("transfers are under way", lambda: len(temporaries(cache)) == 8)
@@ -145,12 +146,11 @@ def test_an_end_in_the_middle_of_transfers_leaves_nothing(tmp_path: Path, store:
     assert not list(cache.rglob("*.sock"))
 
 
-def test_clients_that_are_killed_keep_nothing_alive(tmp_path: Path, store: FaultyStore) -> None:
+def test_clients_that_are_killed_keep_nothing_alive(tmp_path: Path, store: FaultProxy) -> None:
     """Also in the middle of waiting."""
     cache = tmp_path / "cache"
-    store.faults["d/0"] = []
-    store.fill("d", 1, 400_000)
-    store.drip_s = 30
+    fill(store, "d", 1, 400_000)
+    store.set_rules(FaultRule(STOPPED))
     with processes("fork", _wait, [(str(cache),)] * 2):
         wait_until("they wait", lambda: len(temporaries(cache)) == 1)
     wait_until("the fetcher has ended", lambda: not fetchers_of(cache))
@@ -161,10 +161,10 @@ def _wait(root: str) -> None:
     client_of("s3://bkt/d", Path(root)).wait(FileRequest(0, "0", 400_000))
 
 
-def test_a_cache_that_is_deleted_under_it_is_made_anew(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_cache_that_is_deleted_under_it_is_made_anew(tmp_path: Path, store: FaultProxy) -> None:
     """The folder with files, lock and socket: the next clients start over, in it."""
     cache = tmp_path / "cache"
-    contents = store.fill("d", 4, 1000)
+    contents = fill(store, "d", 4, 1000)
     needs = [FileRequest(0, str(i), 1000) for i in range(4)]
     with client_of("s3://bkt/d", cache) as old:
         read_and_compare(old, needs[:2], contents[:2])

@@ -23,8 +23,8 @@ from streaming.errors import FetchError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import PROTOCOL, Done, FileRequest, receive_request, send_answer
 from streaming.fetch.wire.rendezvous import Rendezvous, connect, private_rendezvous, rendezvous_in_root
+from streaming.testing import FaultProxy, FaultRule, ProxyLimits
 from support.fetcher_world import (
-    FaultyStore,
     client_of,
     content,
     fetchers_of,
@@ -35,6 +35,7 @@ from support.fetcher_world import (
     wait_until,
 )
 from support.fetching import fetch_all, stream_config
+from support.stores import STOPPED, fill, gets
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -174,10 +175,11 @@ def test_forks_may_come_while_other_threads_read(tmp_path: Path) -> None:
         assert client.n_launched <= 1
 
 
-def test_a_connection_of_the_rank_keeps_lists_alive_between_workers(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_connection_of_the_rank_keeps_lists_alive_between_workers(tmp_path: Path, store: FaultProxy) -> None:
     """The list of a worker that has gone is still fetched, as long as one process of its job is connected."""
-    store.delay_s, cache = 0.1, tmp_path / "cache"
-    contents = store.fill("d", 500, 100)
+    store.set_limits(ProxyLimits(latency_s=0.1))
+    cache = tmp_path / "cache"
+    contents = fill(store, "d", 500, 100)
     needs = [FileRequest(0, str(i), 100) for i in range(500)]
     with client_of("s3://bkt/d", cache) as client:
         client.hold()
@@ -191,10 +193,11 @@ def _announce(client: FetchClient, needs: list[FileRequest]) -> None:
     client.announce("worker0", needs)
 
 
-def test_the_list_of_a_dead_job_dies_with_it(tmp_path: Path, store: FaultyStore) -> None:
+def test_the_list_of_a_dead_job_dies_with_it(tmp_path: Path, store: FaultProxy) -> None:
     """While the fetcher goes on for another job."""
-    store.delay_s, cache = 0.1, tmp_path / "cache"
-    store.fill("d", 3000, 10)
+    store.set_limits(ProxyLimits(latency_s=0.1))
+    cache = tmp_path / "cache"
+    fill(store, "d", 3000, 10)
     needs = [FileRequest(0, str(i), 10) for i in range(3000)]
     with client_of("s3://bkt/d", cache) as other:
         other.hold()
@@ -202,11 +205,12 @@ def test_the_list_of_a_dead_job_dies_with_it(tmp_path: Path, store: FaultyStore)
             wait_until("some of its list has come", lambda: other.status()["files"] > 10)
         wait_until("its list was dropped", lambda: other.status()["known"] == 0)
         wait_until("what moved has come", lambda: other.status()["moving"] == 0)
-        n_gets = store.n_gets.total()
+        n_gets = gets(store).total()
         assert n_gets < 2900
+        store.set_limits(ProxyLimits())
         for need in needs[-100:]:  # the end of the list, which had not its turn: nothing else comes meanwhile
             other.wait(need)
-        assert store.n_gets.total() == n_gets + 100
+        assert gets(store).total() == n_gets + 100
 
 
 def _announce_and_stay(root: str, needs: list[FileRequest]) -> None:
@@ -251,10 +255,10 @@ def test_a_thread_takes_its_connection_with_it(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == n_open
 
 
-def test_closing_ends_what_others_wait_for(tmp_path: Path, store: FaultyStore) -> None:
+def test_closing_ends_what_others_wait_for(tmp_path: Path, store: FaultProxy) -> None:
     """At once, with an error that says what was waited for; a forked child's closing does not."""
-    store.fill("d", 1, 400_000)
-    store.drip_s = 30
+    fill(store, "d", 1, 400_000)
+    store.set_rules(FaultRule(STOPPED))
     errors: list[Exception] = []
     client = client_of("s3://bkt/d", tmp_path)
 

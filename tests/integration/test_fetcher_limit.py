@@ -18,9 +18,11 @@ from streaming.errors import NoRoomError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 from streaming.formats.compression import compress
+from streaming.testing import FaultProxy, ProxyLimits
 from support.disks import bytes_in, names_in, own_disk, used_bytes, watched, write_dataset
-from support.fetcher_world import FaultyStore, as_bytes, client_of, content, run_all, temporaries, wait_until
+from support.fetcher_world import as_bytes, client_of, content, run_all, temporaries, wait_until
 from support.fetching import fetch_all, read_ranges, stream_config
+from support.stores import fill, gets, put
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -41,19 +43,19 @@ def needs_of(names: Sequence[int], n_bytes: int = N_BYTES) -> list[FileRequest]:
 
 
 @pytest.mark.parametrize("keep_zip", [None, False, True])
-def test_never_more_lies_there_than_may(tmp_path: Path, store: FaultyStore, keep_zip: bool | None) -> None:
+def test_never_more_lies_there_than_may(tmp_path: Path, store: FaultProxy, keep_zip: bool | None) -> None:
     """Temporaries and all, at any moment, while four processes read, lease and wait; compressed or not."""
     page = os.sysconf("SC_PAGE_SIZE")
     n_bytes = 25 * page
     contents = [content(f"d/{i}", n_bytes // 2) * 2 for i in range(30)]
     needs = [FileRequest(0, f"{i}", n_bytes) for i in range(30)]
     if keep_zip is None:
-        store.objects |= {f"d/{i}": whole for i, whole in enumerate(contents)}
+        put(store, {f"d/{i}": whole for i, whole in enumerate(contents)})
     else:
         zipped = [compress("zstd:3", whole) for whole in contents]
         needs = [FileRequest(0, f"{i}", n_bytes, f"{i}.z", len(zipped[i]), "zstd:3") for i in range(30)]
-        store.objects |= {f"d/{i}.z": whole for i, whole in enumerate(zipped)}
-    store.drip_s = 0.002
+        put(store, {f"d/{i}.z": whole for i, whole in enumerate(zipped)})
+    store.set_limits(ProxyLimits(connection_bytes_per_s=32e6))
     cache = tmp_path / "cache"
     limit = 8 * n_bytes
     with own_disk(cache, 4 * limit), limited("s3://bkt/d", cache, limit, keep_zip=bool(keep_zip)) as client:
@@ -88,9 +90,9 @@ def _read_with_leases(client: FetchClient, needs: Sequence[FileRequest], content
                 break
 
 
-def test_a_cache_that_holds_too_much_shrinks_when_a_limit_comes(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_cache_that_holds_too_much_shrinks_when_a_limit_comes(tmp_path: Path, store: FaultProxy) -> None:
     """By what nobody needs, then by what is needed last, though nothing is to be fetched."""
-    store.fill("d", 10, N_BYTES)
+    fill(store, "d", 10, N_BYTES)
     needs = needs_of(range(10))
     with client_of("s3://bkt/d", tmp_path) as free:
         fetch_all(free, needs)
@@ -102,12 +104,12 @@ def test_a_cache_that_holds_too_much_shrinks_when_a_limit_comes(tmp_path: Path, 
             other.hold()
             wait_until("it has shrunk", lambda: bytes_in(tmp_path) <= 4 * N_BYTES + n_index)
             assert names_in(tmp_path) - {"index.json"} == set("5678")
-    assert store.n_gets.total() == 10
+    assert gets(store).total() == 10
 
 
-def test_the_smallest_limit_holds_while_its_job_lives(tmp_path: Path, store: FaultyStore) -> None:
+def test_the_smallest_limit_holds_while_its_job_lives(tmp_path: Path, store: FaultProxy) -> None:
     """Of two jobs on one cache; afterwards what is left fetches what it announced."""
-    store.fill("d", 12, N_BYTES)
+    fill(store, "d", 12, N_BYTES)
     needs = needs_of(range(12))
     write_dataset(tmp_path, needs)
     n_index = (tmp_path / "index.json").stat().st_size
@@ -126,9 +128,9 @@ def test_the_smallest_limit_holds_while_its_job_lives(tmp_path: Path, store: Fau
 # --- what goes
 
 
-def test_what_is_needed_last_goes_first(tmp_path: Path, store: FaultyStore) -> None:
+def test_what_is_needed_last_goes_first(tmp_path: Path, store: FaultProxy) -> None:
     """Before that what no list has, the longest unused first; what is held stays."""
-    store.fill("d", 8, N_BYTES)
+    fill(store, "d", 8, N_BYTES)
     with limited("s3://bkt/d", tmp_path, 5 * N_BYTES) as client:
         fetch_all(client, needs_of([0, 1, 2, 3, 4]))
         client.announce("r", needs_of([3, 1, 0]), needs_of([2]))
@@ -147,9 +149,9 @@ def test_what_is_needed_last_goes_first(tmp_path: Path, store: FaultyStore) -> N
         ]
 
 
-def test_a_list_comes_as_far_as_there_is_room(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_list_comes_as_far_as_there_is_room(tmp_path: Path, store: FaultProxy) -> None:
     """And further when what it held is let go, without anybody asking."""
-    store.fill("d", 8, N_BYTES)
+    fill(store, "d", 8, N_BYTES)
     needs = needs_of(range(8))
     with limited("s3://bkt/d", tmp_path, 3 * N_BYTES) as client:
         client.announce("r", needs, needs[:3])
@@ -158,9 +160,9 @@ def test_a_list_comes_as_far_as_there_is_room(tmp_path: Path, store: FaultyStore
         wait_until("the next have come", lambda: names_in(tmp_path) == {"2", "3", "4"})
 
 
-def test_a_file_that_vanished_leaves_its_room(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_file_that_vanished_leaves_its_room(tmp_path: Path, store: FaultProxy) -> None:
     """Deleted by hand, while nobody says anything: the next look finds it, and read-ahead goes on."""
-    store.fill("d", 4, N_BYTES)
+    fill(store, "d", 4, N_BYTES)
     needs = needs_of(range(4))
     with limited("s3://bkt/d", tmp_path, 2 * N_BYTES) as client:
         client.announce("r", needs, needs[:2])
@@ -170,9 +172,9 @@ def test_a_file_that_vanished_leaves_its_room(tmp_path: Path, store: FaultyStore
         wait_until("the third has come", lambda: names_in(tmp_path) == {"1", "2"})
 
 
-def test_offset_tables_count(tmp_path: Path, store: FaultyStore) -> None:
+def test_offset_tables_count(tmp_path: Path, store: FaultProxy) -> None:
     """They take the room of what nobody needs; without it they are given, and not kept."""
-    store.fill("d", 3, N_BYTES)
+    fill(store, "d", 3, N_BYTES)
     needs = needs_of(range(3))
     n_table = 10_000
     with limited("s3://bkt/d", tmp_path, 2 * N_BYTES) as client:
@@ -189,9 +191,9 @@ def test_offset_tables_count(tmp_path: Path, store: FaultyStore) -> None:
         assert client.status()["cache_bytes"] == N_BYTES + n_table
 
 
-def test_a_cache_filled_in_the_future_is_used_like_any_other(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_cache_filled_in_the_future_is_used_like_any_other(tmp_path: Path, store: FaultProxy) -> None:
     """By a machine whose clock was wrong: its files go when they must, and what is needed stays."""
-    store.fill("d", 6, N_BYTES)
+    fill(store, "d", 6, N_BYTES)
     needs = needs_of(range(6))
     with client_of("s3://bkt/d", tmp_path) as free:
         fetch_all(free, needs[:4])
@@ -209,9 +211,9 @@ def test_a_cache_filled_in_the_future_is_used_like_any_other(tmp_path: Path, sto
 # --- what never goes
 
 
-def test_what_is_not_ours_stays(tmp_path: Path, store: FaultyStore) -> None:
+def test_what_is_not_ours_stays(tmp_path: Path, store: FaultProxy) -> None:
     """Files of the user beside ours, in folders of the user, and a dataset that is nowhere else; but they count."""
-    store.fill("d", 6, N_BYTES)
+    fill(store, "d", 6, N_BYTES)
     cache = tmp_path / "cache"
     own = cache / "own"
     write_dataset(own, needs_of([0, 1]))
@@ -235,9 +237,9 @@ def test_what_is_not_ours_stays(tmp_path: Path, store: FaultyStore) -> None:
     assert names_in(own) == {"index.json", "0", "1", "notes.txt"}
 
 
-def test_a_source_stays_though_it_lies_in_a_cache(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_source_stays_though_it_lies_in_a_cache(tmp_path: Path, store: FaultProxy) -> None:
     """A copy of one remote that another stream reads as its source, by another name; and a cache that is its source."""
-    store.fill("d", 6, N_BYTES)
+    fill(store, "d", 6, N_BYTES)
     (tmp_path / "disk").mkdir()
     (tmp_path / "cache").symlink_to(tmp_path / "disk")
     cache = tmp_path / "cache"
@@ -261,9 +263,9 @@ def test_a_source_stays_though_it_lies_in_a_cache(tmp_path: Path, store: FaultyS
     assert names_in(copy) == before
 
 
-def test_a_folder_filled_by_another_loader_gives_way_while_a_job_uses_it(tmp_path: Path, store: FaultyStore) -> None:
+def test_a_folder_filled_by_another_loader_gives_way_while_a_job_uses_it(tmp_path: Path, store: FaultProxy) -> None:
     """It has our index but no mark of ours: it is a cache because a job says so, not for ever."""
-    store.fill("d", 4, N_BYTES)
+    fill(store, "d", 4, N_BYTES)
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     write_dataset(theirs, needs_of(range(4)))
     for i in range(4):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import os
-import threading
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,15 @@ from streaming.errors import StoreUnreachableError, TransferDamagedError
 from streaming.fetch.transfer.parts import MIN_BYTES, PART_BYTES
 from streaming.fetch.wire.protocol import FileRequest
 from streaming.formats.hashing import hasher
-from support.fetcher_world import Fault, FaultyStore, client_of, content, temporaries, wait_until
+from streaming.testing import Fault, FaultProxy, FaultRule, LoggedRequest, ProxyLimits
+from support.fetcher_world import client_of, content, temporaries, wait_until
 from support.fetching import fetch_all
+from support.stores import SILENT, gets, put, ranges
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 N_BYTES = 16 * PART_BYTES  # 128 MiB
+LATENCY_S = 0.05
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +40,8 @@ def hashed(whole: bytes) -> FileRequest:
 
 
 @pytest.fixture
-def large(store: FaultyStore, whole: bytes) -> FaultyStore:
-    store.objects["d/large"] = whole
+def large(store: FaultProxy, whole: bytes) -> FaultProxy:
+    put(store, {"d/large": whole})
     return store
 
 
@@ -45,55 +50,44 @@ def is_same(path: str | Path, whole: bytes) -> bool:
     return Path(path).read_bytes() == whole
 
 
-def parts_asked(store: FaultyStore) -> Counter[int]:
-    return Counter(begin for _, begin in store.ranges)
+def most_at_once(log: Sequence[LoggedRequest]) -> int:
+    """The most requests that waited for the store's latency at one moment."""
+    began_s = sorted(entry.began_s for entry in log)
+    return max(n + 1 - bisect.bisect(began_s, at_s - 0.9 * LATENCY_S) for n, at_s in enumerate(began_s))
 
 
-def test_each_part_is_fetched_once(tmp_path: Path, large: FaultyStore, hashed: FileRequest, whole: bytes) -> None:
+def parts_asked(store: FaultProxy) -> Counter[int]:
+    return Counter(begin for _, begin in ranges(store))
+
+
+def test_each_part_is_fetched_once(tmp_path: Path, large: FaultProxy, hashed: FileRequest, whole: bytes) -> None:
     """Of a file that is waited for alone; several at the same time, nothing beside them, and no more than it has."""
-    n_at_once, most, lock = [0], [0], threading.Lock()
-
-    def look(_: str, __: bool) -> None:
-        with lock:
-            n_at_once[0] += 1
-            most[0] = max(most[0], n_at_once[0])
-        threading.Event().wait(0.05)  # a store with some latency
-        with lock:
-            n_at_once[0] -= 1
-
-    large.rule = look
+    large.set_limits(ProxyLimits(latency_s=LATENCY_S))
     with client_of("s3://bkt/d", tmp_path) as client:
         assert is_same(client.wait(hashed), whole)
         assert client.status()["remotes"]["s3://bkt/d"]["bytes"] == N_BYTES
     assert parts_asked(large) == Counter(dict.fromkeys(range(0, N_BYTES, PART_BYTES), 1))
-    assert large.n_gets.total() == N_BYTES // PART_BYTES
-    assert 4 <= most[0] <= 16
+    assert gets(large).total() == N_BYTES // PART_BYTES
+    assert 4 <= most_at_once(large.log()) <= 16
     assert temporaries(tmp_path) == []
 
 
-def test_what_others_wait_for_comes_in_one(tmp_path: Path, store: FaultyStore) -> None:
+def test_what_others_wait_for_comes_in_one(tmp_path: Path, store: FaultProxy) -> None:
     """Many files at once use the connections as well; so does a file that is not large."""
     n_bytes = MIN_BYTES
-    store.objects |= {f"d/{i}": bytes(n_bytes) for i in range(20)}
-    store.objects["d/small"] = bytes(MIN_BYTES - 1)
+    put(store, {"d/small": bytes(MIN_BYTES - 1), **{f"d/{i}": bytes(n_bytes) for i in range(20)}})
     with client_of("s3://bkt/d", tmp_path) as client:
         client.wait(FileRequest(0, "small", MIN_BYTES - 1))
         fetch_all(client, [FileRequest(0, str(i), n_bytes) for i in range(20)])
-    assert not [key for key, _ in store.ranges if key == "d/small"]
-    assert store.n_gets["d/0"] == 1
+    assert not [key for key, _ in ranges(store) if key == "d/small"]
+    assert gets(store)["d/0"] == 1
 
 
 def test_a_part_that_was_cut_comes_again_alone(
-    tmp_path: Path, large: FaultyStore, hashed: FileRequest, whole: bytes
+    tmp_path: Path, large: FaultProxy, hashed: FileRequest, whole: bytes
 ) -> None:
     """The others are not fetched again; it counts as one of the attempts that are allowed."""
-    cut = threading.Lock()
-
-    def cut_one(_: str, is_range: bool) -> Fault | None:
-        first = len(large.ranges) >= 5 and cut.acquire(blocking=False)
-        return Fault(cut_after=1000) if first else None
-
-    large.rule = cut_one
+    large.set_rules(FaultRule(Fault(cut_after=1000), skip=5, times=1))
     with client_of("s3://bkt/d", tmp_path) as client:
         assert is_same(client.wait(hashed), whole)
     asked = parts_asked(large)
@@ -102,21 +96,15 @@ def test_a_part_that_was_cut_comes_again_alone(
 
 
 def test_a_flipped_byte_costs_all_of_it_once_more(
-    tmp_path: Path, large: FaultyStore, hashed: FileRequest, whole: bytes
+    tmp_path: Path, large: FaultProxy, hashed: FileRequest, whole: bytes
 ) -> None:
     """The hash covers the file, so it cannot tell which part; flipped for ever it is an error, and nothing stays."""
-    flip = threading.Lock()
-
-    def flip_one(_: str, is_range: bool) -> Fault | None:
-        first = len(large.ranges) >= 5 and flip.acquire(blocking=False)
-        return Fault(flip=True) if first else None
-
-    large.rule = flip_one
+    large.set_rules(FaultRule(Fault(flip_at=0), skip=5, times=1))
     with client_of("s3://bkt/d", tmp_path) as client:
         assert is_same(client.wait(hashed), whole)
         assert set(parts_asked(large).values()) == {2}
         os.unlink(tmp_path / "large")
-        large.rule = lambda _, is_range: Fault(flip=True)
+        large.set_rules(FaultRule(Fault(flip_at=0)))
         with pytest.raises(TransferDamagedError, match=r"d/large: xxh3_64 is .* the index states .*attempt 2 of 2"):
             client.wait(hashed)
     assert temporaries(tmp_path) == []
@@ -124,24 +112,22 @@ def test_a_flipped_byte_costs_all_of_it_once_more(
 
 
 def test_a_file_that_is_replaced_while_it_comes_is_of_one_version(
-    tmp_path: Path, large: FaultyStore, whole: bytes
+    tmp_path: Path, large: FaultProxy, whole: bytes
 ) -> None:
     """The new one, whole."""
     other = whole[::-1]
-    swap = threading.Lock()
-
-    def replace_once(_: str, is_range: bool) -> None:
-        if len(large.ranges) >= 5 and swap.acquire(blocking=False):
-            large.objects["d/large"] = other
-
-    large.rule = replace_once
-    with client_of("s3://bkt/d", tmp_path) as client:
-        assert is_same(client.wait(FileRequest(0, "large", N_BYTES)), other)
+    large.set_rules(FaultRule(SILENT, skip=5))
+    with client_of("s3://bkt/d", tmp_path) as client, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.wait, FileRequest(0, "large", N_BYTES))
+        wait_until("five parts have come, and another was asked for", lambda: large.counts().fired[0] > 0)
+        put(large, {"d/large": other})
+        large.set_rules()
+        assert is_same(waiting.result(), other)
 
 
-def test_a_part_that_never_comes_is_an_error(tmp_path: Path, large: FaultyStore, hashed: FileRequest) -> None:
+def test_a_part_that_never_comes_is_an_error(tmp_path: Path, large: FaultProxy, hashed: FileRequest) -> None:
     """Soon, with as many attempts as allowed, and the fetcher is as it was."""
-    large.rule = lambda _, is_range: Fault(silent=True) if len(large.ranges) >= 8 else None
+    large.set_rules(FaultRule(SILENT, skip=8))
     with client_of("s3://bkt/d", tmp_path, download_timeout=1.0) as client:
         with pytest.raises(StoreUnreachableError, match="attempt 2 of 2"):
             client.wait(hashed)

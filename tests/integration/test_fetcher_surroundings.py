@@ -11,16 +11,9 @@ from pathlib import Path
 import pytest
 
 from streaming.fetch.wire.protocol import FileRequest
-from support.fetcher_world import (
-    PATIENCE_S,
-    FaultyStore,
-    client_of,
-    content,
-    fetchers_of,
-    filled,
-    temporaries,
-    wait_until,
-)
+from streaming.testing import FaultProxy
+from support.fetcher_world import PATIENCE_S, client_of, content, fetchers_of, filled, temporaries, wait_until
+from support.stores import fill, gets, put
 
 ROOT = Path(__file__).parents[2]
 HEAD = f"""
@@ -32,9 +25,9 @@ from streaming.fetch.wire.protocol import FileRequest
 """
 
 
-def test_a_parent_that_used_the_native_client_itself_may_fork(store: FaultyStore, tmp_path: Path) -> None:
+def test_a_parent_that_used_the_native_client_itself_may_fork(store: FaultProxy, tmp_path: Path) -> None:
     """Its forked children start and use the fetcher, though the parent's own client would hang in them."""
-    store.fill("data", 12, 5000)
+    fill(store, "data", 12, 5000)
     script = f"""{HEAD}
 import obstore
 from obstore.store import S3Store
@@ -48,14 +41,14 @@ assert bytes(obstore.get(own, "data/1").bytes()) == contents[1]
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=2 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    assert {store.n_gets[f"data/{i}"] for i in range(2, 12)} == {1}
+    assert {gets(store)[f"data/{i}"] for i in range(2, 12)} == {1}
 
 
 def test_each_job_goes_through_its_own_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs on one cache with different proxies: two fetchers, and no request takes the other's way."""
-    with FaultyStore.started() as one, FaultyStore.started() as two:
+    with FaultProxy.started(buckets={}) as one, FaultProxy.started(buckets={}) as two:
         for proxy, name in ((one, "a"), (two, "b")):
-            proxy.objects["http://store.invalid/bkt/data/" + name] = content(name, 3000)
+            put(proxy, {f"data/{name}": content(name, 3000)})
         monkeypatch.setenv("S3_ENDPOINT_URL", "http://store.invalid")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -67,7 +60,7 @@ def test_each_job_goes_through_its_own_proxy(tmp_path: Path, monkeypatch: pytest
                 assert Path(client.wait(FileRequest(0, name, 3000))).read_bytes() == content(name, 3000)
                 pids.append(client.status()["pid"])
         assert pids[0] != pids[1]
-        assert one.n_gets.total() == two.n_gets.total() == 1
+        assert gets(one).total() == gets(two).total() == 1
 
 
 def test_an_interrupt_of_the_terminal_is_not_the_fetchers(tmp_path: Path) -> None:

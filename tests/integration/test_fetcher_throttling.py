@@ -13,7 +13,7 @@ from streaming.errors import StoreBusyError, StreamingError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest, Reason, Span
 from streaming.storage.url import parse_remote
-from streaming.testing.proxy import Fault, FaultProxy, Limits, LoggedRequest, Rule
+from streaming.testing import Fault, FaultProxy, FaultRule, LoggedRequest, ProxyLimits
 from support.fetcher_world import as_bytes, client_of, content, wait_until
 from support.fetching import read_ranges
 
@@ -74,7 +74,7 @@ def test_a_store_with_a_limit_is_read_without_a_failure(
     with FaultProxy.started(buckets={"bkt": str(tmp_path / "store")}) as proxy:
         for name, value in proxy.variables().items():
             monkeypatch.setenv(name, value)
-        limits = Limits(requests_per_s=PER_S, refusal_status=status, retry_after_s=retry_after_s, latency_s=0.02)
+        limits = ProxyLimits(requests_per_s=PER_S, refusal_status=status, retry_after_s=retry_after_s, latency_s=0.02)
         proxy.set_limits(limits)
         url = f"{proxy.endpoint}/bkt/d" if scheme == "http" else "s3://bkt/d"
         with client_of(url, tmp_path / "cache") as client:
@@ -83,7 +83,7 @@ def test_a_store_with_a_limit_is_read_without_a_failure(
             reading.start()
             wait_until("some have come", lambda: proxy.counts().n_requests > N_FILES // 2)
             headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-            proxy.set_rules(Rule(Fault(status=status, code="SlowDown", headers=headers), times=10))
+            proxy.set_rules(FaultRule(Fault(status=status, code="SlowDown", headers=headers), times=10))
             reading.join()
             assert wrong == []
             assert client.status()["failures"] == 0
@@ -106,7 +106,7 @@ def test_a_store_that_only_asks_to_slow_down_is_an_error_in_the_end(
     with FaultProxy.started(buckets={"bkt": str(tmp_path / "store")}) as proxy:
         for name, value in proxy.variables().items():
             monkeypatch.setenv(name, value)
-        proxy.set_rules(Rule(Fault(status=429)))
+        proxy.set_rules(FaultRule(Fault(status=429)))
         began_s = time.monotonic()
         with (
             client_of("s3://bkt/d", tmp_path / "cache", download_timeout=3.0) as client,
@@ -123,7 +123,7 @@ def test_who_is_told_to_wait_for_longer_than_he_may_does_not_wait(
     with FaultProxy.started(buckets={"bkt": str(tmp_path / "store")}) as proxy:
         for name, value in proxy.variables().items():
             monkeypatch.setenv(name, value)
-        proxy.set_rules(Rule(Fault(status=429, headers={"Retry-After": "3600"}), times=1))
+        proxy.set_rules(FaultRule(Fault(status=429, headers={"Retry-After": "3600"}), times=1))
         with client_of(f"{proxy.endpoint}/bkt/d", tmp_path / "cache") as client:
             began_s = time.monotonic()
             for name in ("0", "1"):

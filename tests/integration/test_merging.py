@@ -18,7 +18,7 @@ from streaming.errors import (
 )
 from streaming.fetch.client import FetchClient
 from streaming.storage.url import parse_remote
-from streaming.testing.proxy import Fault, FaultProxy, Rule
+from streaming.testing import Fault, FaultProxy, FaultRule
 from streaming.testing.s3 import S3Server
 from streaming.write.merge import IndexFile, merge_index
 from support.merging import INDEX, ids_in, names_of, write_parts
@@ -121,14 +121,14 @@ def test_a_store_that_fails_once_is_asked_again(tmp_path: Path, monkeypatch: pyt
     with FaultProxy.started(buckets={"bkt": str(tmp_path)}) as proxy:
         for name, value in proxy.variables().items():
             monkeypatch.setenv(name, value)
-        proxy.set_rules(Rule(Fault(status=500), once_per_path=True))
+        proxy.set_rules(FaultRule(Fault(status=500), once_per_path=True))
         merge_index(files, str(tmp_path / "root"))
         assert ids_in(tmp_path / "root") == [*range(15, 25), *range(15)]
         with FetchClient(None, []) as client:
             names = client.list_objects(parse_remote("s3://bkt/root/a"))
         assert names == sorted(path.name for path in (tmp_path / "root/a").iterdir())
         assert proxy.counts().fired == (3,)
-        proxy.set_rules(Rule(Fault(status=500), path=f"b/{INDEX}"))
+        proxy.set_rules(FaultRule(Fault(status=500), path=f"b/{INDEX}"))
         with pytest.raises(WriteError, match=f"Failed to download index.json: {files[0]}"):
             merge_index(files, str(tmp_path / "root"))
 

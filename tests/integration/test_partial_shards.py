@@ -20,9 +20,11 @@ from streaming.fetch.decide.ranges import RangeRules
 from streaming.fetch.wire import RangeAsk, Reason
 from streaming.read.shards.sample_store import SampleStore
 from streaming.stream import StreamDefaults, resolve
+from streaming.testing import Fault, FaultProxy, FaultRule, ProxyLimits
 from support import golden
-from support.fetcher_world import Fault, FaultyStore, wait_until
+from support.fetcher_world import wait_until
 from support.numbered import numbered, write_numbered
+from support.stores import gets, put, put_folder, ranges
 
 N = 600
 
@@ -34,11 +36,11 @@ def store_of(remote: str, cache: Path, **options: object) -> SampleStore:
 
 
 @pytest.fixture
-def data(store: FaultyStore, tmp_path: Path) -> Path:
-    """A data set in the misbehaving store, as `s3://bkt/d`. Returns the folder from which it was put there."""
+def data(store: FaultProxy, tmp_path: Path) -> Path:
+    """A data set in the misbehaving store, as `s3://bkt/d`; and the folder from which it was put there."""
     source = tmp_path / "source"
     write_numbered(str(source), N)
-    store.objects |= {f"d/{path.name}": path.read_bytes() for path in source.iterdir()}
+    put_folder(store, source, "d")
     return source
 
 
@@ -87,37 +89,37 @@ def test_samples_by_range_are_those_of_the_shard_for_every_schema(
     assert not [path for path in (tmp_path / "cache").rglob("*.mds") if ".streaming" not in path.parts]
 
 
-def test_the_first_sample_of_an_absent_shard_costs_two_requests_and_the_next_one(
-    data: Path, store: FaultyStore, tmp_path: Path
+def test_a_sample_of_a_cold_shard_costs_two_requests_and_the_next_one(
+    data: Path, store: FaultProxy, tmp_path: Path
 ) -> None:
     """Its offset table, which is kept in the cache for all later readers, and its record."""
     reader = store_of("s3://bkt/d", tmp_path / "cache")
     key = "d/shard.00003.mds"
     first = int(reader.catalog.first_sample[3])
     assert reader.sample(first + 1) == numbered(first + 1)
-    assert store.n_gets[key] == 2
+    assert gets(store)[key] == 2
     assert reader.sample(first + 2) == numbered(first + 2)
-    assert store.n_gets[key] == 3
+    assert gets(store)[key] == 3
     wait_until("the table is kept", (tmp_path / "cache" / table_name("shard.00003.mds")).exists)
     again = store_of("s3://bkt/d", tmp_path / "cache")
     assert again.sample(first + 3) == numbered(first + 3)
-    assert store.n_gets[key] == 4
-    assert len([at for name, at in store.ranges if name == key]) == 4
+    assert gets(store)[key] == 4
+    assert len([at for name, at in ranges(store) if name == key]) == 4
 
 
-def test_a_thread_that_reads_row_after_row_gets_the_shards(data: Path, store: FaultyStore, tmp_path: Path) -> None:
-    """A few samples come by range; then each shard comes whole, once."""
+def test_who_reads_row_after_row_gets_the_shards(data: Path, store: FaultProxy, tmp_path: Path) -> None:
+    """A few samples come alone, then each shard comes whole, once, and by no range."""
     reader = store_of("s3://bkt/d", tmp_path / "cache")
     first = int(reader.catalog.first_sample[3])
     assert [reader.sample(number) for number in range(first, N)] == [numbered(number) for number in range(first, N)]
-    assert {name for name, _ in store.ranges} == {"d/shard.00003.mds"}
-    assert len(store.ranges) <= 10
+    assert {name for name, _ in ranges(store)} == {"d/shard.00003.mds"}
+    assert len(ranges(store)) <= 10
     for shard in range(4, reader.catalog.n_shards):
-        assert store.n_gets[f"d/shard.{shard:05}.mds"] == 1
+        assert gets(store)[f"d/shard.{shard:05}.mds"] == 1
 
 
-def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultyStore, tmp_path: Path) -> None:
-    """Cut short, or with other numbers: it is replaced, and the sample is right all the same."""
+def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultProxy, tmp_path: Path) -> None:
+    """Cut, or of other numbers: it is worth nothing, and the sample is right all the same."""
     cache = tmp_path / "cache"
     reader = store_of("s3://bkt/d", cache)
     tables = []
@@ -135,39 +137,39 @@ def test_a_wrong_table_on_disk_is_fetched_again(data: Path, store: FaultyStore, 
         assert path.read_bytes() == whole
 
 
-def test_wrong_offsets_from_the_store_are_an_error_that_names_the_shard(
-    data: Path, store: FaultyStore, tmp_path: Path
+def test_offsets_that_the_store_gives_wrong_are_an_error_with_the_shard(
+    data: Path, store: FaultProxy, tmp_path: Path
 ) -> None:
     """The shard itself is wrong: the error names it and its stream, and what was found; no sample is made up."""
     key = "d/shard.00001.mds"
-    whole = bytearray(store.objects[key])
+    whole = bytearray((data / "shard.00001.mds").read_bytes())
     struct.pack_into("<I", whole, 8, 1 << 30)
-    store.objects[key] = bytes(whole)
+    put(store, {key: bytes(whole)})
     reader = store_of("s3://bkt/d", tmp_path / "cache", validate_hash=False)
     with pytest.raises(ShardDamagedError, match=r"s3://bkt/d.*shard.00001.mds.*1073741824"):
         reader.sample(int(reader.catalog.first_sample[1]))
 
 
 def test_a_record_that_does_not_decode_is_taken_from_the_whole_shard(
-    data: Path, store: FaultyStore, tmp_path: Path
+    data: Path, store: FaultProxy, tmp_path: Path
 ) -> None:
     """A range has no hash. A record that came wrong is replaced by that of the shard, which has one."""
     reader = store_of("s3://bkt/d", tmp_path / "cache")
     first = int(reader.catalog.first_sample[2])
     reader.sample(first)  # the table is known now, so the next request is a record
-    store.faults["d/shard.00002.mds"] = [Fault(flip=True)]
+    store.set_rules(FaultRule(Fault(flip_at=0), path="d/shard.00002.mds", times=1))
     assert reader.sample(first + 5) == numbered(first + 5)
     assert (tmp_path / "cache" / "shard.00002.mds").read_bytes() == (data / "shard.00002.mds").read_bytes()
 
 
-def test_many_samples_come_together_and_cost_little_more_than_themselves(store: FaultyStore, tmp_path: Path) -> None:
+def test_many_samples_come_together_and_cost_little_more_than_themselves(store: FaultProxy, tmp_path: Path) -> None:
     """One sample of each of a thousand shards, in any order: two requests a shard, under three times their bytes."""
     n_shards, per_shard, n_bytes = 1000, 12, 1000
     with MDSWriter(out=str(tmp_path / "source"), columns={"id": "int", "blob": "bytes"}, size_limit=12_500) as writer:
         for number in range(n_shards * per_shard):
             writer.write({"id": number, "blob": random.Random(number).randbytes(n_bytes)})
-    store.objects |= {f"d/{path.name}": path.read_bytes() for path in (tmp_path / "source").iterdir()}
-    store.delay_s = 0.02
+    put_folder(store, tmp_path / "source", "d")
+    store.set_limits(ProxyLimits(latency_s=0.02))
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), batch_size=8) as dataset:
         n_shards = dataset.num_shards
         assert n_shards > 900
@@ -179,15 +181,13 @@ def test_many_samples_come_together_and_cost_little_more_than_themselves(store: 
         samples = dataset[wanted]
         assert [sample["id"] for sample in samples] == wanted
         assert all(sample["blob"] == random.Random(sample["id"]).randbytes(n_bytes) for sample in samples)
-        assert store.n_gets.total() <= 1 + 16 + 2 * n_shards  # the index, the shards announced at the start
+        assert gets(store).total() <= 1 + 16 + 2 * n_shards  # the index, the shards announced at the start
         assert dataset._store.client.n_sent - sent < 50
         assert dataset._store.client.status()["total"]["bytes"] < 3 * n_bytes * n_shards
 
 
-def test_damaged_cached_shards_are_fetched_again_and_damaged_sources_are_left(
-    data: Path, store: FaultyStore, tmp_path: Path
-) -> None:
-    """A cached file of the right size with a wrong table is fetched once more; in a source it is an error."""
+def test_damaged_cache_files_heal_and_sources_stay(data: Path, store: FaultProxy, tmp_path: Path) -> None:
+    """A cached file of the right size with a wrong table is fetched once more; of a source it is an error."""
     cache = tmp_path / "cache"
     reader = store_of("s3://bkt/d", cache)
     for shard in range(3):
@@ -195,10 +195,10 @@ def test_damaged_cached_shards_are_fetched_again_and_damaged_sources_are_left(
     spoiled = bytearray((cache / "shard.00001.mds").read_bytes())
     struct.pack_into("<I", spoiled, 8, 1 << 30)
     (cache / "shard.00001.mds").write_bytes(spoiled)
-    before = store.n_gets["d/shard.00001.mds"]
+    before = gets(store)["d/shard.00001.mds"]
     first = int(reader.catalog.first_sample[1])
     assert reader.sample(first) == numbered(first)
-    assert store.n_gets["d/shard.00001.mds"] == before + 1
+    assert gets(store)["d/shard.00001.mds"] == before + 1
     assert (cache / "shard.00001.mds").read_bytes() == (data / "shard.00001.mds").read_bytes()
     (data / "shard.00001.mds").write_bytes(spoiled)
     in_place = LocalDataset(str(data))
@@ -207,14 +207,12 @@ def test_damaged_cached_shards_are_fetched_again_and_damaged_sources_are_left(
     assert (data / "shard.00001.mds").read_bytes() == bytes(spoiled)
 
 
-def test_with_a_named_hash_no_byte_is_read_that_it_has_not_covered(
-    data: Path, store: FaultyStore, tmp_path: Path
-) -> None:
-    """Shards come whole, and nothing by range."""
+def test_who_names_a_hash_gets_no_byte_that_it_has_not_covered(data: Path, store: FaultProxy, tmp_path: Path) -> None:
+    """Then shards come whole: nothing is read by range."""
     reader = store_of("s3://bkt/d", tmp_path / "cache", validate_hash="xxh64")
     first = int(reader.catalog.first_sample[4])
     assert reader.sample(first) == numbered(first)
-    assert not store.ranges
+    assert not ranges(store)
     assert os.path.exists(tmp_path / "cache" / "shard.00004.mds")
 
 
@@ -225,8 +223,8 @@ class Numbers(StreamingDataset):
         return super().get_item(sample_id, retry)["id"]
 
 
-def test_many_samples_are_the_same_cold_and_warm_however_they_are_asked_for(
-    data: Path, store: FaultyStore, tmp_path: Path
+def test_many_at_once_are_the_same_cold_and_warm_however_they_are_asked_for(
+    data: Path, store: FaultProxy, tmp_path: Path
 ) -> None:
     """As slices, lists, nested lists, arrays and PyTorch's subsets, also through a subclass; with few messages."""
     asked: list[Any] = [
@@ -255,10 +253,8 @@ def test_many_samples_are_the_same_cold_and_warm_however_they_are_asked_for(
         assert [number for batch in loader for number in batch] == list(range(599, 0, -13))
 
 
-def test_a_number_outside_the_dataset_is_an_error_also_among_many(
-    data: Path, store: FaultyStore, tmp_path: Path
-) -> None:
-    """As for a single number, and so is anything that is no number."""
+def test_what_is_outside_is_an_error_also_among_many(data: Path, store: FaultProxy, tmp_path: Path) -> None:
+    """The same as of one number, and of anything that is no number."""
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache")) as dataset:
         with pytest.raises(SampleIndexError, match="600 samples"):
             dataset[[1, 2, 600]]

@@ -17,9 +17,11 @@ import pytest
 
 from streaming import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from streaming.errors import CacheWriteError, ClosedError, NoRoomError, ObjectMissingError, OptionError
-from support.fetcher_world import Fault, FaultyStore, client_of, content, wait_until
+from streaming.testing import Fault, FaultProxy, FaultRule, ProxyLimits
+from support.fetcher_world import client_of, content, wait_until
 from support.fetching import fetch_all
 from support.numbered import checked_id, checked_ids, write_numbered
+from support.stores import SILENT, gets, put_folder, ranges, whole_gets
 
 N = 1200
 BATCH = 8
@@ -34,19 +36,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def remote(store: FaultyStore, data: Path) -> str:
-    """The same data set in the misbehaving store."""
-    return put(store, data, "d")
-
-
-def put(store: FaultyStore, folder: Path, prefix: str) -> str:
-    store.objects |= {f"{prefix}/{path.name}": path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    return f"s3://bkt/{prefix}"
-
-
-def whole_gets(store: FaultyStore) -> Counter[str]:
-    """How often each shard was fetched whole."""
-    return store.n_gets - Counter(name for name, _ in store.ranges) - Counter({"d/index.json": 1000})
+def remote(store: FaultProxy, data: Path) -> str:
+    """The same in the misbehaving store."""
+    return put_folder(store, data, "d")
 
 
 def the_order(data: Path, **options: Any) -> list[int]:
@@ -67,31 +59,31 @@ class Doubled(StreamingDataset):
 
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_a_cold_epoch_is_the_warm_one_and_each_shard_comes_once(
-    remote: str, store: FaultyStore, data: Path, tmp_path: Path, n_workers: int
+    remote: str, store: FaultProxy, data: Path, tmp_path: Path, n_workers: int
 ) -> None:
     """The first batches come by range, at most four global batches and a hundredth; shards come whole, once."""
-    store.delay_s = 0.02
+    store.set_limits(ProxyLimits(latency_s=0.02))
     dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True)
     loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=n_workers, collate_fn=checked_ids)
     cold = [number for batch in loader for number in batch]
-    assert store.ranges
-    assert len(store.ranges) <= 2 * (4 * BATCH + N // 100 + 1)
+    assert ranges(store)
+    assert len(ranges(store)) <= 2 * (4 * BATCH + N // 100 + 1)
     wait_until("every shard has come", dataset._store.is_complete)
     assert set(whole_gets(store).values()) == {1}
-    n_gets = store.n_gets.total()
+    n_gets = gets(store).total()
     dataset.set_epoch(0)
     assert [number for batch in loader for number in batch] == cold
-    assert store.n_gets.total() == n_gets
+    assert gets(store).total() == n_gets
     if not n_workers:
         assert cold == the_order(data)
     dataset.close()
 
 
-def test_the_first_batches_do_not_wait_for_shards(store: FaultyStore, tmp_path: Path) -> None:
-    """Shards never come here, records do: four batches arrive before any shard."""
+def test_the_first_batches_do_not_wait_for_shards(store: FaultProxy, tmp_path: Path) -> None:
+    """Shards take for ever here, records do not: four batches arrive before any shard has."""
     write_numbered(str(tmp_path / "source"), 3000, size_limit=1 << 17)
-    remote = put(store, tmp_path / "source", "d")
-    store.rule = lambda key, is_range: Fault(silent=True) if key.endswith("mds") and not is_range else None
+    remote = put_folder(store, tmp_path / "source", "d")
+    store.set_rules(FaultRule(SILENT, path="mds$", ranged=False))
     dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH)
     first = list(map(checked_id, islice(dataset, 4 * BATCH)))
     assert len(set(first)) == 4 * BATCH
@@ -100,24 +92,24 @@ def test_the_first_batches_do_not_wait_for_shards(store: FaultyStore, tmp_path: 
 
 
 def test_a_subclass_that_makes_its_samples_reads_the_same_way(
-    remote: str, store: FaultyStore, data: Path, tmp_path: Path
+    remote: str, store: FaultProxy, data: Path, tmp_path: Path
 ) -> None:
-    """The samples that its code asks for are fetched before it is called, so they cost no requests of their own."""
-    store.delay_s = 0.02
+    """What its code will ask for is at hand before it is called, so it costs no requests of its own."""
+    store.set_limits(ProxyLimits(latency_s=0.02))
     dataset = Doubled(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH)
     made = list(dataset)
     assert [checked_id(sample["sample"]) for sample in made] == the_order(data)
-    assert len(store.ranges) <= 2 * (4 * BATCH + N // 100 + 1)
+    assert len(ranges(store)) <= 2 * (4 * BATCH + N // 100 + 1)
     total = dataset._store.client.status()["total"]
     assert not total.get("ranges_random")
     dataset.close()
 
 
 def test_ranges_that_fail_are_no_errors_while_the_shard_can_come(
-    remote: str, store: FaultyStore, data: Path, tmp_path: Path
+    remote: str, store: FaultProxy, data: Path, tmp_path: Path
 ) -> None:
-    """The samples would only have come earlier; they come with their shard."""
-    store.rule = lambda key, is_range: Fault(status=403) if is_range else None
+    """What would only have come earlier comes later."""
+    store.set_rules(FaultRule(Fault(status=403), ranged=True))
     dataset = StreamingDataset(
         remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH, download_retry=1
     )
@@ -126,25 +118,25 @@ def test_ranges_that_fail_are_no_errors_while_the_shard_can_come(
 
 
 def test_a_resumed_epoch_begins_by_range_and_goes_on_exactly(
-    remote: str, store: FaultyStore, data: Path, tmp_path: Path
+    remote: str, store: FaultProxy, data: Path, tmp_path: Path
 ) -> None:
     """From the middle of an epoch, over a cold cache."""
     whole = the_order(data)
     with StreamingDataset(remote=remote, local=str(tmp_path / "a"), shuffle=True, batch_size=BATCH) as dataset:
         assert len(list(islice(dataset, 600))) == 600
         state = dataset.state_dict(600, from_beginning=True)
-    store.ranges.clear()
+    store.reset_counts()
     with StreamingDataset(remote=remote, local=str(tmp_path / "b"), shuffle=True, batch_size=BATCH) as dataset:
         dataset.load_state_dict(state)
         assert list(map(checked_id, dataset)) == whole[600:]
-        assert store.ranges
+        assert ranges(store)
 
 
 # --- before anybody reads
 
 
 def test_the_first_shards_come_while_the_program_gets_ready(
-    store: FaultyStore, tmp_path: Path, data: Path, remote: str
+    store: FaultProxy, tmp_path: Path, data: Path, remote: str
 ) -> None:
     """At most 16, those needed first; once a state is loaded, those needed first from there on."""
     dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), batch_size=BATCH)
@@ -170,12 +162,12 @@ def test_nothing_is_sent_before_reading_when_the_first_shards_are_on_disk(remote
 # --- parts of passes
 
 
-def test_shards_of_which_little_is_needed_are_not_fetched(store: FaultyStore, tmp_path: Path) -> None:
+def test_shards_of_which_little_is_needed_are_not_fetched(store: FaultProxy, tmp_path: Path) -> None:
     """A fiftieth of a stream is drawn: its samples come by range, in the order of a warm cache; its shards do not."""
     with MDSWriter(out=str(tmp_path / "source"), columns={"id": "int", "blob": "bytes"}, size_limit=1 << 22) as writer:
         for number in range(1000):
             writer.write({"id": number, "blob": content(str(number), 20_000)})
-    remote = put(store, tmp_path / "source", "d")
+    remote = put_folder(store, tmp_path / "source", "d")
     options: dict[str, Any] = {"shuffle": True, "batch_size": BATCH, "epoch_size": 20}
     with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), **options) as dataset:
         cold = list(dataset)
@@ -192,7 +184,7 @@ def test_shards_of_which_little_is_needed_are_not_fetched(store: FaultyStore, tm
 
 
 def test_a_shard_deleted_by_hand_in_mid_epoch_is_fetched_again(
-    remote: str, store: FaultyStore, data: Path, tmp_path: Path
+    remote: str, store: FaultProxy, data: Path, tmp_path: Path
 ) -> None:
     """No error, full coverage, at most one more fetch for each deletion."""
     cache = tmp_path / "cache"
@@ -256,11 +248,15 @@ def test_a_read_only_cache_is_bypassed_with_one_warning(
 
 @pytest.mark.parametrize(("state", "error"), [("full", NoRoomError), ("read-only", CacheWriteError)])
 def test_compressed_shards_that_cannot_be_placed_are_an_error(
-    store: FaultyStore, tmp_path: Path, small_disk: Path, state: str, error: type[Exception]
+    store: FaultProxy,
+    tmp_path: Path,
+    small_disk: Path,
+    state: str,
+    error: type[Exception],
 ) -> None:
     """They cannot be read by parts: the error says what is wrong with the folder."""
     write_numbered(str(tmp_path / "source"), 1000, size_limit=1 << 17, compression="zstd")
-    remote = put(store, tmp_path / "source", "d")
+    remote = put_folder(store, tmp_path / "source", "d")
     if state == "read-only":
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with StreamingDataset(remote=remote, local=str(small_disk)) as dataset:
@@ -269,9 +265,9 @@ def test_compressed_shards_that_cannot_be_placed_are_an_error(
             list(dataset)
 
 
-def test_a_shard_that_is_not_in_the_store_is_named(remote: str, store: FaultyStore, tmp_path: Path) -> None:
+def test_a_shard_that_is_not_in_the_store_is_named(remote: str, store: FaultProxy, tmp_path: Path) -> None:
     """In an epoch, and by number."""
-    del store.objects["d/shard.00007.mds"]
+    store.remove("bkt", "d/shard.00007.mds")
     with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), download_retry=1) as dataset:
         first = int(dataset.sample_offset_per_shard[7])
         with pytest.raises(ObjectMissingError, match=r"shard\.00007\.mds"):
@@ -283,9 +279,9 @@ def test_a_shard_that_is_not_in_the_store_is_named(remote: str, store: FaultySto
 # --- closed
 
 
-def test_a_closed_dataset_asks_the_fetcher_for_nothing(remote: str, store: FaultyStore, tmp_path: Path) -> None:
+def test_a_closed_dataset_asks_the_fetcher_for_nothing(remote: str, store: FaultProxy, tmp_path: Path) -> None:
     """By number, in an epoch under way, in a new one: an error, and no message that would keep a fetcher alive."""
-    store.rule = lambda key, is_range: Fault(silent=True) if key.endswith("mds") and not is_range else None
+    store.set_rules(FaultRule(SILENT, path=r"\.mds", ranged=False))
     dataset = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH)
     loader = StreamingDataLoader(dataset, batch_size=BATCH, collate_fn=checked_ids)
     by_number_only = StreamingDataset(remote=remote, local=str(tmp_path / "cache"), batch_size=BATCH)
@@ -321,19 +317,19 @@ def test_an_epoch_that_was_read_ends_also_after_close(data: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_the_wait_for_the_first_batch_is_predicted(store: FaultyStore, tmp_path: Path, compression: str | None) -> None:
-    """To within a quarter, over a store that takes seconds to answer, with nothing cached but the index.
+def test_the_wait_for_the_first_batch_is_foretold(store: FaultProxy, tmp_path: Path, compression: str | None) -> None:
+    """Within a quarter, over a store that takes seconds to answer, with nothing cached but the index.
 
     Compressed shards come in one round of requests. Others take longer here than samples alone, which come in two
     rounds: offsets, and records.
     """
     write_numbered(str(tmp_path / "source"), 3000, size_limit=1 << 16, compression=compression)
-    remote = put(store, tmp_path / "source", "d")
+    remote = put_folder(store, tmp_path / "source", "d")
     (tmp_path / "cache").mkdir()
     shutil.copy(tmp_path / "source" / "index.json", tmp_path / "cache")
-    store.delay_s = 3.0  # so long that everything else is short beside it
+    store.set_limits(ProxyLimits(latency_s=3.0))  # beside which what else is done is little
     if compression is None:
-        store.rule = lambda key, is_range: None if is_range else Fault(silent=True)
+        store.set_rules(FaultRule(SILENT, ranged=False))
     bytes_per_s = 5e4 if compression is None else 1e9
     with client_of(remote, tmp_path / "cache") as client:
         client.status()  # the fetcher has started
@@ -356,10 +352,10 @@ def test_the_first_batch_of_data_on_disk_comes_at_once(data: Path) -> None:
             dataset.explain(bytes_per_s=0)
 
 
-def test_the_bytes_of_an_epoch_are_predicted_exactly(store: FaultyStore, tmp_path: Path) -> None:
-    """On one node, with compressed shards: explain() says what then comes."""
+def test_bytes_of_an_epoch_are_foretold_exactly(store: FaultProxy, tmp_path: Path) -> None:
+    """On one node, of compressed shards: what explain() says is what comes."""
     write_numbered(str(tmp_path / "source"), 400, compression="zstd")
-    remote = put(store, tmp_path / "source", "d")
+    remote = put_folder(store, tmp_path / "source", "d")
     with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH) as dataset:
         said = dataset.explain().node_download_bytes
         assert sorted(map(checked_id, dataset)) == list(range(400))
@@ -370,13 +366,13 @@ def test_the_bytes_of_an_epoch_are_predicted_exactly(store: FaultyStore, tmp_pat
 # --- several streams
 
 
-def test_streams_that_come_by_parts_whole_and_in_place_mix(store: FaultyStore, tmp_path: Path) -> None:
-    """One uncompressed, one compressed, one in place: the same samples cold and warm."""
+def test_streams_in_parts_and_whole_mix(store: FaultProxy, tmp_path: Path) -> None:
+    """One compressed, one not, one in place: cold and warm the same."""
     streams = []
     for number, name in enumerate("abc"):
         options = {"compression": "zstd"} if name == "b" else {}
         write_numbered(str(tmp_path / name), 300, first=1000 * number, **options)
-        remote = put(store, tmp_path / name, name)
+        remote = put_folder(store, tmp_path / name, name)
         streams.append(Stream(local=str(tmp_path / name)) if name == "c" else Stream(remote=remote))
     for stream in streams[:2]:
         stream.local = str(tmp_path / "cache" / str(stream.remote)[-1])

@@ -14,8 +14,10 @@ import pytest
 
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 from streaming.errors import ObjectMissingError, StreamingError
+from streaming.testing import FaultProxy
 from support.disks import Watcher, bytes_below, own_disk, watched
-from support.fetcher_world import FaultyStore, content, fetchers_of, wait_until
+from support.fetcher_world import content, fetchers_of, wait_until
+from support.stores import gets, put, put_folder
 
 MIB = 1 << 20
 N_FILES = 100
@@ -23,14 +25,14 @@ LIMIT = 10 * MIB
 
 
 @pytest.fixture
-def store_of_videos(store: FaultyStore, tmp_path: Path) -> FaultyStore:
+def store_of_videos(store: FaultProxy, tmp_path: Path) -> FaultProxy:
     """A dataset of 100 records that name a file of 1 MiB each, and the files."""
     folder = tmp_path / "source"
     with MDSWriter(out=str(folder), columns={"id": "int", "path": "str"}, size_limit=1 << 10) as writer:
         for number in range(N_FILES):
             writer.write({"id": number, "path": name_of(number)})
-    store.objects |= {f"d/{path.name}": path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    store.objects |= {f"videos/{name_of(number)}": bytes_of(number) for number in range(N_FILES)}
+    put_folder(store, folder, "d")
+    put(store, {f"videos/{name_of(number)}": bytes_of(number) for number in range(N_FILES)})
     return store
 
 
@@ -55,7 +57,7 @@ class Videos(StreamingDataset):
 
 
 @pytest.fixture
-def options(store_of_videos: FaultyStore, tmp_path: Path) -> dict[str, Any]:
+def options(store_of_videos: FaultProxy, tmp_path: Path) -> dict[str, Any]:
     del store_of_videos
     return {"remote": "s3://bkt/d", "local": str(tmp_path / "cache" / "d"), "batch_size": 4, "cache_limit": LIMIT}
 
@@ -88,13 +90,13 @@ def test_the_disk_itself_never_holds_more_than_the_limit(options: dict[str, Any]
         assert most[0] <= LIMIT + MIB // 2
 
 
-def test_a_cached_file_is_not_fetched_again(options: dict[str, Any], store_of_videos: FaultyStore) -> None:
-    """Not by another job either: without a limit all files stay."""
+def test_what_is_there_is_not_fetched_again(options: dict[str, Any], store_of_videos: FaultProxy) -> None:
+    """By another job either; without a limit all stays."""
     del options["cache_limit"]
     for _ in range(2):
         with Videos(**options) as dataset:
             assert checked(list(dataset)) == list(range(N_FILES))
-    assert {store_of_videos.n_gets[f"videos/{name_of(number)}"] for number in range(N_FILES)} == {1}
+    assert {gets(store_of_videos)[f"videos/{name_of(number)}"] for number in range(N_FILES)} == {1}
 
 
 def test_after_a_restart_only_copies_are_evicted(options: dict[str, Any], tmp_path: Path) -> None:
@@ -126,12 +128,12 @@ def _keeps_attributes(folder: Path) -> bool:
     return True
 
 
-def test_a_file_larger_than_the_limit_bypasses_the_cache(
-    options: dict[str, Any], store_of_videos: FaultyStore, tmp_path: Path
+def test_a_file_larger_than_the_limit_comes_without_the_cache(
+    options: dict[str, Any], store_of_videos: FaultProxy, tmp_path: Path
 ) -> None:
     """It comes whole, and nothing of it stays."""
     whole = content("large", 12 * MIB)
-    store_of_videos.objects["videos/large.mp4"] = whole
+    put(store_of_videos, {"videos/large.mp4": whole})
     with Videos(**options) as dataset, Watcher(tmp_path / "cache") as watcher:
         assert dataset.videos.read("large.mp4") == whole
     assert watcher.most <= LIMIT

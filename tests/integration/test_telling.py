@@ -17,17 +17,19 @@ from typing import Any
 import pytest
 
 from streaming import Stream, StreamingDataLoader, StreamingDataset, WaitRules
-from support.fetcher_world import PATIENCE_S, FaultyStore, client_of, fetchers_of, wait_until
+from streaming.testing import FaultProxy, ProxyLimits
+from support.fetcher_world import PATIENCE_S, client_of, fetchers_of, wait_until
 from support.numbered import checked_ids, write_numbered
+from support.stores import gets, put_folder
 
 N = 400
 SOON = WaitRules(min_s=0.3, min_batches=5, n_first=1)
 
 
-def _put(store: FaultyStore, folder: Path, key: str, n_samples: int = N, **options: Any) -> None:
-    """Put a data set into the store, as `s3://bkt/<key>`."""
+def _put(store: FaultProxy, folder: Path, key: str, n_samples: int = N, **options: Any) -> None:
+    """A data set in the store, as `s3://bkt/<key>`."""
     write_numbered(str(folder / key), n_samples, **options)
-    store.objects |= {f"{key}/{path.name}": path.read_bytes() for path in (folder / key).iterdir()}
+    put_folder(store, folder / key, key)
 
 
 def _read_all(loader: StreamingDataLoader) -> list[int]:
@@ -56,7 +58,7 @@ def test_figures_of_local_data_ask_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("n_workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
 def test_figures_of_all_processes_and_streams_add_up(
-    store: FaultyStore, tmp_path: Path, n_workers: int, method: str | None
+    store: FaultProxy, tmp_path: Path, n_workers: int, method: str | None
 ) -> None:
     """Samples, shards, bytes and files are those that were read and fetched, in whichever process."""
     _put(store, tmp_path, "a", compression="zstd")
@@ -80,16 +82,16 @@ def test_figures_of_all_processes_and_streams_add_up(
         assert now.index_wait_s > 0
     assert stats.fetcher is not None
     for stream, key in zip(stats.streams, "ab"):
-        objects = {name: len(whole) for name, whole in store.objects.items() if name.startswith(f"{key}/")}
+        sizes = [path.stat().st_size for path in (tmp_path / key).iterdir()]
         assert stream.remote == f"s3://bkt/{key}"
-        assert (stream.files, stream.bytes) == (len(objects), sum(objects.values()))
+        assert (stream.files, stream.bytes) == (len(sizes), sum(sizes))
     assert stats.fetcher.bytes == sum(stream.bytes or 0 for stream in stats.streams)
-    assert stats.fetcher.requests == store.n_gets.total()
+    assert stats.fetcher.requests == gets(store).total()
     assert stats.fetcher.failures == stats.fetcher.throttled == 0
 
 
-def test_samples_by_range_are_counted_by_reason(store: FaultyStore, tmp_path: Path) -> None:
-    """Random access to cold shards fetches offsets and records."""
+def test_samples_by_range_are_told_by_reason(store: FaultProxy, tmp_path: Path) -> None:
+    """Random access to cold shards: their offset tables and records."""
     _put(store, tmp_path, "d", 1000)
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), batch_size=8) as dataset:
         wanted = dataset.sample_offset_per_shard[-2:].tolist()  # beyond the shards that are announced at the start
@@ -137,8 +139,8 @@ def test_a_client_finds_the_fetcher_that_followed_the_one_it_knew(tmp_path: Path
         assert one.n_launched == 0
 
 
-def test_counts_of_killed_workers_are_kept(store: FaultyStore, tmp_path: Path) -> None:
-    """Those that they had reported before they died."""
+def test_counts_of_killed_workers_are_kept(store: FaultProxy, tmp_path: Path) -> None:
+    """What they had told before they died."""
     _put(store, tmp_path, "d")
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), batch_size=8) as dataset:
         loader = StreamingDataLoader(dataset, batch_size=8, num_workers=1, collate_fn=len, prefetch_factor=8)
@@ -188,11 +190,11 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("n_workers", [0, 1])
 def test_a_slow_store_is_named_as_the_bottleneck(
-    store: FaultyStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, n_workers: int
+    store: FaultProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, n_workers: int
 ) -> None:
     """Once, with the rate of the fetcher and what to do."""
     _put(store, tmp_path, "d", compression="zstd", size_limit=1024)
-    store.delay_s = 0.5
+    store.set_limits(ProxyLimits(latency_s=0.5))
     with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "cache"), batch_size=4, predownload=1) as dataset:
         loader = StreamingDataLoader(dataset, batch_size=4, num_workers=n_workers, collate_fn=len, wait_rules=SOON)
         assert sum(loader) == N
@@ -277,11 +279,11 @@ def _on_terminal(command: list[str], variables: dict[str, str]) -> tuple[str, st
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_long_waits_are_shown_on_a_terminal_and_nowhere_else(store: FaultyStore, tmp_path: Path, rank: str) -> None:
-    """Waits for indexes and for the first samples, by one rank of a machine; the line is wiped at the end."""
+def test_long_waits_are_shown_on_a_terminal_and_nowhere_else(store: FaultProxy, tmp_path: Path, rank: str) -> None:
+    """Of indexes and of the first samples, by one rank of a machine; the line is wiped at the end."""
     for key in "ab":
         _put(store, tmp_path, key, compression="zstd")
-    store.delay_s = 1.5
+    store.set_limits(ProxyLimits(latency_s=1.5))
     world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     variables = {**os.environ, **world, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "cache one")]
@@ -299,8 +301,8 @@ def test_long_waits_are_shown_on_a_terminal_and_nowhere_else(store: FaultyStore,
     assert piped.stderr == ""
 
 
-def test_short_waits_show_nothing_on_a_terminal(store: FaultyStore, tmp_path: Path) -> None:
-    """Nothing appears in the first second."""
+def test_what_comes_at_once_shows_nothing_on_a_terminal(store: FaultProxy, tmp_path: Path) -> None:
+    """Nothing in the first second."""
     for key in "ab":
         _put(store, tmp_path, key, compression="zstd")
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RANK": "0", "WORLD_SIZE": "1"}

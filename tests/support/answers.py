@@ -1,4 +1,4 @@
-"""A server that answers as a test says, and remembers what it was asked: for what no real server does on demand."""
+"""A server that answers as a test says, and records requests: for what no real server does on demand."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ PATIENCE_S = 30.0
 
 @dataclass(frozen=True)
 class Question:
-    """A request."""
+    """A request that has arrived."""
 
     method: str
-    target: str  # as on the wire: a path, or to a proxy a whole URL
-    headers: Mapping[str, str]  # by names in lower case
+    target: str  # as on the wire: a path, or a whole URL if the client takes this for a proxy
+    headers: Mapping[str, str]  # by lower-case name
     body: bytes
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What is sent back: as many bytes of `body` as `cut_after` says, then the connection is closed."""
+    """An answer. `cut_after`: close the connection after this many bytes of the body."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     cut_after: int | None = None
-    silent: bool = False  # nothing at all, until the test is over
+    silent: bool = False  # send nothing until the test ends
     states_length: bool = True
 
 
 class AnswerServer:
-    """One running server. Made by `started`."""
+    """One running server, made by `started`."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -47,7 +47,7 @@ class AnswerServer:
     @classmethod
     @contextlib.contextmanager
     def started(cls) -> Iterator[AnswerServer]:
-        """A running server; a test sets `reply`."""
+        """Run a server for the block. Tests set `reply`."""
         listener = _Listener(("127.0.0.1", 0), _Handler)
         server = listener.server = cls(listener.server_address[1])
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
@@ -66,7 +66,7 @@ class _Listener(ThreadingHTTPServer):
     server: AnswerServer
 
     def handle_error(self, *_: object) -> None:
-        """Clients that hang up are no news."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -106,6 +106,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        if name.startswith("do_"):  # whatever the method
+        if name.startswith("do_"):  # any method
             return self._answer
         raise AttributeError(name)

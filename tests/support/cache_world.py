@@ -23,29 +23,29 @@ from support.fetching import stream_config
 
 _CONFIG = stream_config("s3://bkt/d", "/cache")
 _JOB = "job"
-_AGAIN_S = 0.1  # a reader tries again what had no room and cannot come by range
+_AGAIN_S = 0.1  # until a reader retries a file that had no room and cannot be read by range
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a machine has and reads; sizes in bytes, `limit_shards` of the largest shard."""
+    """A machine and what it reads. Sizes are in bytes."""
 
     sizes: Sequence[int]
     limit_bytes: int | None
     latency_s: float = 0.05
-    bytes_per_s: float = 1000.0  # of one connection
-    total_bytes_per_s: float = 1e9  # of all together
+    bytes_per_s: float = 1000.0  # per connection
+    total_bytes_per_s: float = 1e9  # for all connections together
     n_transfers: int = 16
-    by_range: bool = True  # a reader that finds no room reads that sample by range
+    by_range: bool = True  # read a sample by range if its shard has no room
     sample_s: float = 0.01
-    n_planned: int = 4  # samples ahead whose shards are leased
+    n_planned: int = 4  # samples ahead of a reader whose shards are leased
     n_announced: int = 1 << 30  # shards
     renew_after: int = 1  # samples
 
 
 @dataclass
 class Outcome:
-    """What came of it."""
+    """What a run has counted."""
 
     n_fetched: Counter[int] = field(default_factory=Counter)  # by shard
     n_ranges: int = 0
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Machine:
-    """Runs readers to their end, or until `deadline_s` of virtual time."""
+    """Runs readers over one fetcher's decisions."""
 
     def __init__(self, setup: Setup, orders: Sequence[Sequence[int]]) -> None:
         self.setup, self.outcome = setup, Outcome()
@@ -72,7 +72,7 @@ class Machine:
         self.readers = [_Reader(self, f"r{i}", order) for i, order in enumerate(orders)]
 
     def run(self, deadline_s: float = 1e6) -> Outcome:
-        """All that happens."""
+        """Run until all readers have finished, or until `deadline_s` of virtual time."""
         limit = -1 if self.setup.limit_bytes is None else self.setup.limit_bytes
         hello = Hello(2, "", _JOB, (_CONFIG,), limit)
         for _ in self.readers:
@@ -87,12 +87,12 @@ class Machine:
         return self.outcome
 
     def step(self) -> None:
-        """The next thing that happens."""
+        """Run the next event."""
         self.now_s, _, event = heapq.heappop(self._events)
         event()
 
     def end(self) -> None:
-        """All connections end, and the job is gone."""
+        """Close all connections, and let the job expire."""
         for _ in self.readers:
             self.ledger.closed(_JOB, self.now_s)
         for job in self.ledger.passed(self.now_s + 100):
@@ -100,12 +100,12 @@ class Machine:
         self.begin()
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Have something happen later."""
+        """Schedule an event."""
         self._n_events += 1
         heapq.heappush(self._events, (self.now_s + seconds, self._n_events, event))
 
     def begin(self) -> None:
-        """What the engine does after each event."""
+        """Start what may start, as the engine does after each event."""
         begun = self.space.begin(self.now_s)
         for path in begun.leaving:
             del self.disk[path]
@@ -121,7 +121,7 @@ class Machine:
             self._wake(waiters, has_come=False)
 
     def _seconds(self, n_bytes: int) -> float:
-        """How long a transfer takes that begins now; the link carries one after the other."""
+        """How long a transfer takes that begins now. The link carries transfers one after the other."""
         first_s = self.now_s + self.setup.latency_s
         self._link_free_s = max(self._link_free_s, first_s) + n_bytes / self.setup.total_bytes_per_s
         return max(self._link_free_s, first_s + n_bytes / self.setup.bytes_per_s) - self.now_s
@@ -141,7 +141,7 @@ class Machine:
 
 
 class _Reader:
-    """One worker: announces and leases what comes, reads one sample after the other."""
+    """One worker, which announces and leases the shards ahead, and reads one sample after the other."""
 
     def __init__(self, machine: Machine, name: str, order: Sequence[int]) -> None:
         self.machine, self.name, self.order = machine, name, order
@@ -171,7 +171,7 @@ class _Reader:
         machine.begin()
 
     def find_no_room(self) -> None:
-        """Read the sample without its shard, or try again."""
+        """Read the sample by range, or try again later."""
         machine, self._waited_for = self.machine, None
         if machine.setup.by_range:
             machine.outcome.n_ranges += 1
@@ -202,7 +202,7 @@ class _Reader:
 
 
 def shuffled(n_shards: int, n_samples: int, n_mixed: float, rng: random.Random) -> list[int]:
-    """Shards of an epoch's samples, in order: the samples of each lie in a stretch as long as `n_mixed` shards."""
+    """The shard of each sample of an epoch. The samples of one shard spread over the length of `n_mixed` shards."""
     shards = list(range(n_shards))
     rng.shuffle(shards)
     placed = [
@@ -212,7 +212,7 @@ def shuffled(n_shards: int, n_samples: int, n_mixed: float, rng: random.Random) 
 
 
 def fetches_of_lru(order: Sequence[int], n_shards: int) -> int:
-    """How often shards are fetched for this order if the longest unused goes when `n_shards` lie there."""
+    """Fetches for this order by a cache of `n_shards` that evicts the least recently used shard."""
     there: OrderedDict[int, None] = OrderedDict()
     n_fetched = 0
     for shard in order:
@@ -227,7 +227,7 @@ def fetches_of_lru(order: Sequence[int], n_shards: int) -> int:
 
 
 def fetches_of_best(order: Sequence[int], n_shards: int) -> int:
-    """The same if what is needed last goes: the least there can be."""
+    """Fetches for this order by a cache that evicts the shard needed last, which is the minimum."""
     next_use = [len(order)] * len(order)
     seen: dict[int, int] = {}
     for at in range(len(order) - 1, -1, -1):

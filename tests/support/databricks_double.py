@@ -1,8 +1,8 @@
 """A double of a Databricks workspace's HTTP interface, on loopback: Files API, DBFS API, and log-in by OAuth.
 
-It is a double, written after Databricks' documentation of these interfaces and what its SDK sends and takes, which a
-test runs against it; no workspace was asked. Its clock goes a second on with each write: the Files API tells versions
-by size and second.
+It is written after Databricks' documentation of these interfaces, and after what Databricks' SDK sends and accepts; a
+test runs the SDK against it. It was never compared with a workspace. Its clock advances a second with each write, as
+the Files API distinguishes versions by size and second.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DatabricksDouble(HttpDouble):
         return {"DATABRICKS_HOST": self.url, "DATABRICKS_TOKEN": TOKEN, "NO_PROXY": "127.0.0.1", "HOME": "/nowhere"}
 
     def write(self, path: str, content: bytes) -> None:
-        """As somebody else does."""
+        """Store a file directly, like another client."""
         self._moment_s += 1
         self.files[path] = File(content, self._moment_s)
         parts = path.split("/")

@@ -1,4 +1,4 @@
-"""File systems of their own for tests, and datasets whose index lists given files."""
+"""Small file systems for tests, and datasets whose index lists given files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streaming.fetch.wire.protocol import FileRequest
 
 @contextlib.contextmanager
 def own_disk(folder: Path, n_bytes: int) -> Iterator[None]:
-    """A file system of this size at `folder`; the test is skipped where none can be mounted."""
+    """Mount a file system of this size at `folder` for the block. The test is skipped where that is impossible."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(folder)]
     mounted = subprocess.run(command, capture_output=True)
@@ -30,14 +30,14 @@ def own_disk(folder: Path, n_bytes: int) -> Iterator[None]:
 
 
 def used_bytes(folder: Path) -> int:
-    """What is in use on the file system at `folder`, in one look."""
+    """Bytes in use on the file system of `folder`."""
     status = os.statvfs(folder)
     return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 @contextlib.contextmanager
 def watched(folder: Path) -> Iterator[list[int]]:
-    """What is in use on the file system at `folder`, looked at all the time; the most is the one entry."""
+    """Measure `used_bytes` throughout the block; the one entry of the list is the largest value so far."""
     most, over = [0], threading.Event()
 
     def watch() -> None:
@@ -54,18 +54,18 @@ def watched(folder: Path) -> Iterator[list[int]]:
 
 
 def names_in(folder: Path) -> set[str]:
-    """The files of this folder."""
+    """The names of the files in a folder."""
     return {path.name for path in folder.iterdir() if path.is_file()}
 
 
 def bytes_in(folder: Path) -> int:
-    """What lies below a cache folder, but for what the fetcher keeps for itself."""
+    """Bytes of the files below a cache folder, without links and the fetcher's own files."""
     files = (path for path in folder.rglob("*") if ".streaming" not in path.parts)
     return sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
 
 
 def index_text(needs: Sequence[FileRequest]) -> str:
-    """An index that lists these files, as one of ours would."""
+    """An index that lists these files as shards of one sample."""
     shards = [
         {
             "format": "mds",
@@ -86,7 +86,7 @@ def index_text(needs: Sequence[FileRequest]) -> str:
 
 
 def write_dataset(folder: Path, needs: Sequence[FileRequest], *, others: Collection[str] = ()) -> None:
-    """An index of these files in `folder`, which is made; without them, but with `others`, of ten bytes each."""
+    """Write an index of these files into `folder`, not the files; write `others`, of ten bytes each."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.json").write_text(index_text(needs))
     for name in others:
@@ -94,7 +94,7 @@ def write_dataset(folder: Path, needs: Sequence[FileRequest], *, others: Collect
 
 
 def bytes_below(folder: Path) -> int:
-    """What lies below a cache folder, without sockets, locks and logs."""
+    """Bytes of what is below a cache folder, with temporaries, without sockets, locks and logs."""
     n_bytes = 0
     for here, folders, names in os.walk(folder):
         if ".streaming" in folders:
@@ -106,7 +106,7 @@ def bytes_below(folder: Path) -> int:
 
 
 class Watcher:
-    """Looks all the time at how much lies below a folder."""
+    """Measures `bytes_below` throughout a block; `most` is the largest value so far."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

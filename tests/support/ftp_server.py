@@ -1,4 +1,4 @@
-"""A real FTP server on loopback: pyftpdlib in a process of its own."""
+"""A real FTP server on loopback: pyftpdlib, in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSWORD: Final = "secret"
 
 
 class FtpServer:
-    """One running server. Made by `started`."""
+    """One running server, made by `started`."""
 
     def __init__(self, port: int, folder: Path) -> None:
         self.port, self.folder = port, folder
@@ -25,7 +25,7 @@ class FtpServer:
     @classmethod
     @contextlib.contextmanager
     def started(cls) -> Iterator[FtpServer]:
-        """A server of an empty folder, which one user may write."""
+        """Run a server for the block, with an empty folder that one user may write to."""
         (port,) = free_ports(1)
 
         def command(folder: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The golden data sets: where they lie, and whether a value is the one that they expect (forms: golden/README.md)."""
+"""The golden datasets: their files, and comparison of values with the expected ones (forms: golden/README.md)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ ROOT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "golden")
 
 
 def names() -> list[str]:
-    """All golden data sets."""
+    """The names of all golden datasets."""
     return sorted(name for name in os.listdir(ROOT) if os.path.isdir(os.path.join(ROOT, name)))
 
 
 def expected(name: str) -> dict[str, Any]:
-    """What a reader must return for a data set."""
+    """The samples that a reader must return for a dataset."""
     wanted: dict[str, Any] = load(name, "expected.json")
     return wanted
 
 
 def load(*path: str) -> Any:
-    """A JSON file of the golden data."""
+    """The parsed content of a JSON file of the golden data."""
     with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
         return json.load(file)
 
@@ -47,13 +47,13 @@ def view_folder(name: str, view: dict[str, Any]) -> str:
 
 
 def read_file(*path: str) -> bytes:
-    """A whole file."""
+    """The content of a file."""
     with open(os.path.join(*path), "rb") as file:
         return file.read()
 
 
 def index_of(folder: str) -> ShardIndex:
-    """The index in a folder."""
+    """The parsed index of a folder."""
     return parse_index(read_file(folder, "index.json"), where=os.path.join(folder, "index.json"))
 
 

@@ -1,8 +1,7 @@
-"""A double of Hadoop's file system, on loopback: one name node and one data node, as far as a client needs them.
+"""A double of Hadoop's file system, on loopback: one name node and one data node, with what a client needs.
 
-It is a double, written after the published protocol (Hadoop's .proto files); no cluster was asked. It speaks the RPC of
-version 9 without security and the block transfer of version 28 with CRC-32 checksums, to `hdfs-native`, which knows
-nothing of it.
+It is written after the published protocol (Hadoop's .proto files), and was never compared with a cluster. It speaks RPC
+version 9 without security, and block transfer version 28 with CRC-32 checksums, to an unmodified `hdfs-native`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _CRC32: Final = 1
 
 @dataclass
 class File:
-    """A file of the name node: its blocks lie at the data node."""
+    """A file of the name node, whose blocks are on the data node."""
 
     file_id: int
     moment_ms: int
@@ -54,7 +53,7 @@ class File:
 
 
 class HadoopError(Exception):
-    """What a name node answers with the name of a Java exception."""
+    """An error of the name node, by the name of a Java exception."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -62,14 +61,14 @@ class HadoopError(Exception):
 
 
 class HadoopDouble:
-    """Both nodes. Started and ended with a block."""
+    """Both nodes, which run as long as a block."""
 
     def __init__(self) -> None:
         self.files: dict[str, File] = {}
         self.folders: set[str] = {"/"}
         self.blocks: dict[int, bytearray] = {}
-        self.failures: list[tuple[str, HadoopError]] = []  # the next call of that name fails so, once
-        self.cut_blocks_after = -1  # bytes: a data node that dies while it is read
+        self.failures: list[tuple[str, HadoopError]] = []  # (name of a call, the error of its next use)
+        self.cut_blocks_after = -1  # bytes: the data node dies while it is read
         self.lock = threading.RLock()
         self._ids = itertools.count(1000)
         self._moments = itertools.count(1_600_000_000_000)
@@ -79,7 +78,7 @@ class HadoopDouble:
     @classmethod
     @contextlib.contextmanager
     def started(cls) -> Iterator[HadoopDouble]:
-        """A running one, with nothing in it."""
+        """Run an empty file system for the block."""
         double = cls()
         with double._listening(double._serve_names) as name_port, double._listening(double._serve_data) as data_port:
             double.name_port, double.data_port = name_port, data_port
@@ -87,11 +86,11 @@ class HadoopDouble:
 
     @property
     def authority(self) -> str:
-        """Of its URLs."""
+        """The host and port of its URLs."""
         return f"127.0.0.1:{self.name_port}"
 
     def content(self, path: str) -> bytes:
-        """Of a file."""
+        """The content of a file."""
         return b"".join(bytes(self.blocks[block]) for block in self.files[path].blocks)
 
     @contextlib.contextmanager
@@ -164,7 +163,7 @@ class HadoopDouble:
         below = {each for each in (*self.files, *self.folders) if each != "/" and each.rpartition("/")[0] == top}
         names = sorted(each.rpartition("/")[2] for each in below)
         left = [name for name in names if name > after]
-        page = left[:2]  # so that pages are followed
+        page = left[:2]  # small, so that clients must follow pages
         statuses = [(1, self._status(f"{top}/{name}", name.encode())) for name in page]
         return encoded((1, encoded(*statuses, (2, len(left) - len(page)))))
 

@@ -1,4 +1,4 @@
-"""A base for doubles of HTTP interfaces: loopback, every request recorded, faults on demand."""
+"""A base for doubles of HTTP interfaces, on loopback. It records every request, and injects faults."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Request:
-    """What came."""
+    """A request that has arrived."""
 
     method: str
     path: str  # decoded
     query: Mapping[str, str]
-    headers: Message[str, str]  # looked up in any case of letters
+    headers: Message[str, str]  # names in any case
     body: bytes
     raw_path: str  # with the query, as it was sent
 
@@ -31,12 +31,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What goes back."""
+    """An answer."""
 
     status: int = 200
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
-    cut_after: int = -1  # bytes of the body, then the connection is closed
+    cut_after: int = -1  # close the connection after this many bytes of the body
 
     @classmethod
     def json(cls, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
@@ -44,18 +44,18 @@ class Reply:
 
 
 class HttpDouble:
-    """A server on loopback whose subclass answers. Started and ended with a block."""
+    """A server that runs as long as a block. Subclasses define its answers."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.requests: list[Request] = []
-        self.faults: list[tuple[str, Reply]] = []  # the first whose pattern is in "METHOD path" is answered, once
+        self.faults: list[tuple[str, Reply]] = []  # (part of "METHOD path", what that request gets), each used once
         self.lock = threading.Lock()
 
     @classmethod
     @contextlib.contextmanager
     def started(cls) -> Iterator[Self]:
-        """A running one."""
+        """Run a server for the block."""
         server = _Listener(("127.0.0.1", 0), _Handler)
         server.daemon_threads = True
         double = cls(server.server_address[1])
@@ -70,7 +70,7 @@ class HttpDouble:
             thread.join()
 
     def answer(self, request: Request) -> Reply:
-        """What this interface says; one request at a time."""
+        """The answer to a request. Called for one request at a time."""
         raise NotImplementedError
 
     def replied(self, request: Request) -> Reply:
@@ -83,7 +83,7 @@ class HttpDouble:
             return self.answer(request)
 
     def asked(self, method: str, part: str) -> list[Request]:
-        """Requests of this method whose path has this part."""
+        """The recorded requests of this method whose path holds `part`."""
         with self.lock:
             return [each for each in self.requests if each.method == method and part in each.path]
 
@@ -92,7 +92,7 @@ class HttpDouble:
 
 
 def ranged(request: Request, content: bytes, headers: Mapping[str, str]) -> Reply:
-    """The object, or the part of it that the request's `Range` names."""
+    """The object, or the part of it that the request's Range asks for."""
     found = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range") or "")
     if found is None:
         return Reply(200, content, headers)
@@ -108,7 +108,7 @@ class _Listener(ThreadingHTTPServer):
     double: HttpDouble
 
     def handle_error(self, *_: object) -> None:
-        """Clients are dropped here; that is no news."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):

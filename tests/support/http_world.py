@@ -1,4 +1,4 @@
-"""Both ends of a proxy: plain clients, a client of the kind that we use, and servers that do as they are told."""
+"""Both ends of a proxy: plain clients, the client that our stores use, and scripted servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.fetcher_world import PATIENCE_S
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, read to its end."""
+    """An answer, read completely."""
 
     status: int
     headers: Message
@@ -28,28 +28,28 @@ class Reply:
 
 
 def connected(port: int) -> contextlib.closing[http.client.HTTPConnection]:
-    """A kept-alive connection, to be closed by a block."""
+    """A kept-alive connection that the block closes."""
     return contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S))
 
 
 def ask(
     connection: http.client.HTTPConnection, path: str, method: str = "GET", body: Any = None, **headers: str
 ) -> Reply:
-    """One request on this connection; underscores in names of headers are hyphens."""
+    """Send one request on this connection. Underscores in header names stand for hyphens."""
     connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
     return Reply(answer.status, answer.headers, answer.read())
 
 
 def ask_once(port: int, path: str, method: str = "GET", body: Any = None, **headers: str) -> Reply:
-    """The same on a connection of its own."""
+    """Send one request on a connection of its own."""
     with connected(port) as connection:
         return ask(connection, path, method, body, **headers)
 
 
 @contextlib.contextmanager
 def raw_connection(port: int) -> Iterator[tuple[socket.socket, BinaryIO]]:
-    """A connection for those who write HTTP by hand."""
+    """A socket, and a file of what it receives, for HTTP written by hand."""
     with (
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection,
         connection.makefile("rb") as answers,
@@ -58,7 +58,7 @@ def raw_connection(port: int) -> Iterator[tuple[socket.socket, BinaryIO]]:
 
 
 def read_head(file: BinaryIO) -> str:
-    """The lines up to the empty one; empty at the end of the connection."""
+    """The lines before the next empty line; none at the end of the connection."""
     lines = []
     while (line := file.readline()) not in (b"\r\n", b""):
         lines.append(line.decode())
@@ -67,7 +67,7 @@ def read_head(file: BinaryIO) -> str:
 
 @contextlib.contextmanager
 def scripted_server(talk: Callable[[BinaryIO, BinaryIO], None]) -> Iterator[int]:
-    """The port of a server that runs `talk(incoming, outgoing)` for each connection, in a thread, and closes it."""
+    """Run a server that calls `talk(incoming, outgoing)` in a thread for each connection, then closes it; its port."""
 
     class Handler(socketserver.StreamRequestHandler):
         timeout = PATIENCE_S
@@ -111,9 +111,9 @@ def said(call):
 def run_obstore(
     code: str, bucket: str, variables: Mapping[str, str], *, n_retries: int = 0, read_timeout_s: float = 30.0
 ) -> Any:
-    """What `code` leaves in `found`, in a fresh process that has a `store`; obstore must not live in one that forks.
+    """Run `code`, which has a `store`, in a new process, as obstore must not be used where tests fork; its `found`.
 
-    `said(call)` is what a call gives, or its error as a text.
+    `said(call)` is the result of a call, or its error as a text.
     """
     given = {"bucket": bucket, "n_retries": n_retries, "read_timeout_s": read_timeout_s}
     script = f"{_OBSTORE}\n{code}\nprint(json.dumps(found))"

@@ -1,9 +1,9 @@
 """A double of the Hugging Face hub's HTTP interface, on loopback.
 
-It is a double: written after the hub's documentation and after what its own library (`huggingface_hub`) sends and
-takes, which tests run against it. It has data sets with branches, small files that are answered at once, large ones
-(from `LARGE_BYTES` on) that are redirects to a content network with links that expire, uploads by git-lfs, commits,
-tokens, and gated data sets. Xet storage it does not have.
+It is written after the hub's documentation, and after what the hub's own library (`huggingface_hub`) sends and accepts;
+tests run that library against it. It has datasets with branches, small files that it answers itself, large ones (from
+`LARGE_BYTES` on) that it redirects to a content network by links that expire, uploads by git-lfs, commits, tokens, and
+gated datasets. It does not have Xet storage.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _LFS: Final = re.compile(r"/datasets/([^/]+/[^/]+)\.git/info/lfs/objects/batch")
 
 @dataclass
 class Repo:
-    """A data set: branches of files."""
+    """A dataset: branches of files."""
 
     branches: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"main": {}})
     is_private: bool = False
     is_gated: bool = False
-    ignored: set[str] = field(default_factory=set)  # as if .gitignore named them
+    ignored: set[str] = field(default_factory=set)  # as if .gitignore listed them
     n_commits: int = 0
 
 
 class HubDouble(HttpDouble):
-    """The hub, and on another port its content network."""
+    """The hub, and its content network on another port."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -50,7 +50,7 @@ class HubDouble(HttpDouble):
         self.may_commit.set()
 
     def variables(self, *, token: str | None = TOKEN) -> dict[str, str]:
-        """The environment that leads here. Uploads go the plain way, which this double has."""
+        """The environment that leads here, with uploads by git-lfs, which is all that this double has."""
         here = {"HF_ENDPOINT": self.url, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", "HOME": "/nowhere"}
         return here | ({"HF_TOKEN": token} if token else {})
 
@@ -96,7 +96,7 @@ class HubDouble(HttpDouble):
         return None
 
     def _resolve(self, request: Request, name: str, revision: str, path: str) -> Reply:
-        if name.startswith("old-"):  # a renamed data set
+        if name.startswith("old-"):  # a renamed dataset
             return Reply(307, b"", {"Location": request.raw_path.replace("old-", "")})
         refusal = self._refused(request, name)
         if refusal is not None:
@@ -172,7 +172,7 @@ class HubDouble(HttpDouble):
 
 
 class ContentNetwork(HttpDouble):
-    """Where large objects lie: by links that carry their own right, and that end."""
+    """The store of large objects, read by signed links that expire."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
@@ -180,11 +180,11 @@ class ContentNetwork(HttpDouble):
         self.period = 0
 
     def link(self, oid: str) -> str:
-        """Good until `end_links`."""
+        """A link that is valid until `end_links`."""
         return f"{self.url}/objects/{oid}?Signature=s{self.period}"
 
     def end_links(self) -> None:
-        """Those that were given are refused from now on."""
+        """Refuse the links given so far."""
         self.period += 1
 
     def answer(self, request: Request) -> Reply:

@@ -1,4 +1,4 @@
-"""Parts of a dataset, written as several processes would write them, and the contents of the merged dataset."""
+"""Parts of a dataset, as several processes would write them, and the content of the merged dataset."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ INDEX = "index.json"
 
 
 def write_parts(root: str | os.PathLike[str], sizes: Mapping[str, int], **options: Any) -> list[int]:
-    """Write a dataset into each folder below `root`, of the size given for it. Returns all ids, in that order."""
+    """Write a dataset of the given size into each folder below `root`; return all ids in that order."""
     first = 0
     for folder, n_samples in sizes.items():
-        with tempfile.TemporaryDirectory() as place:  # a writer wants an empty folder, and a part may hold others
+        with tempfile.TemporaryDirectory() as place:  # writers need an empty one, a part may contain others
             write_numbered(place, n_samples, first=first, **{"size_limit": 700, **options})
             shutil.copytree(place, os.path.join(root, folder), dirs_exist_ok=True)
         first += n_samples
@@ -39,7 +39,7 @@ def names_of(index: bytes | Path) -> list[str]:
 
 
 def ids_in(folder: str | os.PathLike[str]) -> list[int]:
-    """The ids of all samples of a folder, in order; checks every byte."""
+    """The ids of all samples of a folder, in order. Every byte is checked."""
     dataset = LocalDataset(os.fspath(folder))
     try:
         return checked_ids(dataset[:])
@@ -48,7 +48,7 @@ def ids_in(folder: str | os.PathLike[str]) -> list[int]:
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
-    """The contents of all files below a folder, by name, without the folder's own index."""
+    """The content of all files below a folder except its own index, by relative path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")

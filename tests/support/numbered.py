@@ -1,4 +1,4 @@
-"""A data set of which every sample says its number, with content that follows from it."""
+"""A dataset whose samples hold their own number, and content that follows from it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ COLUMNS = {"id": "int", "blob": "bytes", "name": "str"}
 
 
 def numbered(number: int) -> dict[str, Any]:
-    """Sample `number`: its blob has a length and bytes drawn from it."""
+    """The sample of this number, which also seeds the length and bytes of its blob."""
     rng = random.Random(number)
     return {"id": number, "blob": rng.randbytes(rng.randrange(20, 120)), "name": f"sample {number}"}
 
 
 def write_numbered(out: Any, n_samples: int, *, first: int = 0, **options: Any) -> None:
-    """Write samples `first` .. `first + n_samples - 1`, in shards of some kilobytes: 30 to 60 samples each."""
+    """Write samples `first` to `first + n_samples - 1`, 30 to 60 to a shard."""
     options = {"size_limit": 4096, "hashes": ["xxh64"], **options}
     with MDSWriter(out=out, columns=COLUMNS, **options) as writer:
         for number in range(first, first + n_samples):
@@ -25,12 +25,12 @@ def write_numbered(out: Any, n_samples: int, *, first: int = 0, **options: Any) 
 
 
 def checked_id(sample: dict[str, Any]) -> int:
-    """The sample's number; an error if any of its bytes is wrong."""
+    """The sample's number. Raises AssertionError if any of its bytes is wrong."""
     if sample != numbered(sample["id"]):
         raise AssertionError(f"sample {sample['id']} arrived damaged: {sample}")
     return int(sample["id"])
 
 
 def checked_ids(samples: list[dict[str, Any]]) -> list[int]:
-    """The numbers of a batch: a collate function that checks every byte."""
+    """The numbers of a batch. A collate function that checks every byte."""
     return [checked_id(sample) for sample in samples]

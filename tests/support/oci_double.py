@@ -1,7 +1,7 @@
 """A double of Oracle Object Storage's own HTTP interface, on loopback.
 
-It is a double, written after Oracle's documentation of the interface; no tenancy was asked. It checks the signature of
-each request with the public half of the key that it was made with, and the age of its date.
+It is written after Oracle's documentation of the interface, and was never compared with a tenancy. It checks the
+signature of each request with the public half of its key, and the age of its date.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OciDouble(HttpDouble):
     def configure(
         self, folder: Path, *, session_token: str | None = None, passphrase: str | None = None
     ) -> dict[str, str]:
-        """A configuration file in a new folder; the environment that names it."""
+        """Write a configuration file into a new folder; return the environment that names it."""
         folder.mkdir()
         protection = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
         pem = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
@@ -63,7 +63,7 @@ class OciDouble(HttpDouble):
         return {"OCI_CONFIG_FILE": str(folder / "config"), "HOME": "/nowhere", "NO_PROXY": "127.0.0.1"}
 
     def write(self, name: str, content: bytes) -> None:
-        """As somebody else does."""
+        """Store an object directly, like another client."""
         self.objects[name] = (content, f"etag-{next(self._versions)}")
 
     def answer(self, request: Request) -> Reply:

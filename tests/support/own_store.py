@@ -1,4 +1,4 @@
-"""A store as a user would add it: a folder behind a lock."""
+"""A store as a user would add it: a folder that needs a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streaming.storage.url import Bucket
 
 
 def open_shelf(location: Bucket, settings: StoreSettings) -> FolderStore:
-    """An opener, for `shelf://anywhere/folder`."""
+    """An Opener for `shelf://anywhere/folder`."""
     key = settings.options.get("key")
     if key != "the right one":
         raise ObjectForbiddenError(f"{location.shown}: {key} does not fit")

@@ -10,7 +10,7 @@ Fields = dict[int, list[int | bytes]]
 
 
 def encoded(*fields: tuple[int, Value]) -> bytes:
-    """A message: integers (negative ones not), and bytes, texts or messages."""
+    """A message of fields: integers of 0 or more, and bytes, texts or messages."""
     message = b""
     for number, value in fields:
         if isinstance(value, int):
@@ -22,13 +22,13 @@ def encoded(*fields: tuple[int, Value]) -> bytes:
 
 
 def fixed(number: int, layout: str, value: int) -> bytes:
-    """A field of fixed width, as packets have them."""
+    """A field of fixed width."""
     kind = 1 if layout == "<q" else 5
     return varint(number << 3 | kind) + struct.pack(layout, value)
 
 
 def delimited(message: bytes) -> bytes:
-    """With its length before."""
+    """The message after its length."""
     return varint(len(message)) + message
 
 
@@ -77,7 +77,7 @@ def text_of(fields: Fields, number: int) -> str:
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte."""
+    """An integer in groups of seven bits."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -87,7 +87,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(take: Callable[[int], bytes]) -> int:
-    """A number from where bytes are taken."""
+    """The next integer of a stream; `take` returns its next bytes."""
     value, shift = 0, 0
     while True:
         byte = take(1)[0]
@@ -98,17 +98,17 @@ def read_varint(take: Callable[[int], bytes]) -> int:
 
 
 def zigzag(value: int) -> int:
-    """Of a signed number, as a varint has it."""
+    """A signed integer as an unsigned one."""
     return value * 2 if value >= 0 else -value * 2 - 1
 
 
 def unzigzag(value: int) -> int:
-    """A signed number from its varint."""
+    """The signed integer that `zigzag` has encoded."""
     return value // 2 if value % 2 == 0 else -(value + 1) // 2
 
 
 def split(message: bytes) -> Iterator[bytes]:
-    """Messages that follow each other, each with its length before."""
+    """The messages of a stream in which each follows its length."""
     at = 0
     while at < len(message):
         n_bytes, shift = 0, 0

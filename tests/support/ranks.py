@@ -1,7 +1,7 @@
-"""Rank processes: real ones, told their rank by the launcher's variables, which report the ids of every batch.
+"""Real rank processes, which learn their rank from a launcher's variables and report the ids of every batch.
 
-They are forked from the test process, which has imported torch already; a fresh interpreter for each would cost
-seconds. Nodes are told apart by their caches.
+They are forked from the test process, which has imported torch; a new interpreter for each would cost seconds. Each
+node has a cache of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Job:
-    """What every rank does: load `state`, iterate `n_epochs`, the last only for `n_batches`, and report the state."""
+    """The task of every rank: load `state`, read `n_epochs`, only `n_batches` of the last, and report the state."""
 
     layout: Layout
     global_batch: int
@@ -55,31 +55,31 @@ class Job:
     state: dict[str, Any] | None = None
     method: str = "fork"
     own_loader: bool = True
-    index_first: int | None = None  # random access before the loader is made: the network is then used in the parent
+    index_first: int | None = None  # read this sample first: the parent then has used the network
     options: dict[str, Any] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
 
     def then(self, **changes: Any) -> Job:
-        """This job, changed."""
+        """This job with changed fields."""
         return replace(self, **changes)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one rank saw: ids per epoch and batch, and its state at the end."""
+    """What one rank has received, ids by epoch and batch, and its state at the end."""
 
     epochs: list[list[list[int]]]
     state: dict[str, Any] | None
 
 
 def run_ranks(job: Job) -> list[Report]:
-    """Run all ranks at once to their end; fail if one fails or hangs."""
+    """Run all ranks at once, to their end. Fails if one fails or hangs."""
     ranks = [start_rank(job, rank) for rank in range(job.layout.n_ranks)]
     return finish(ranks)
 
 
 def start_rank(job: Job, rank: int, task: Callable[[Job, int], Report] | None = None) -> tuple[Any, Connection]:
-    """Start one rank process, in a process group of its own."""
+    """Start one rank in a process group of its own."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_rank_process, args=(task or run_rank, job, rank, send))
@@ -89,7 +89,7 @@ def start_rank(job: Job, rank: int, task: Callable[[Job, int], Report] | None = 
 
 
 def finish(ranks: list[tuple[Any, Connection]]) -> list[Report]:
-    """The reports of started ranks, in their order."""
+    """Wait for started ranks; return their reports in order."""
     reports: list[Report] = []
     problems: list[str] = []
     end = time.monotonic() + DEADLINE_S
@@ -113,7 +113,7 @@ def finish(ranks: list[tuple[Any, Connection]]) -> list[Report]:
 
 
 def kill_group(process: Any) -> None:
-    """kill -9 for a rank and its workers, all at once."""
+    """Send SIGKILL to a rank and its workers at once."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -130,7 +130,7 @@ def _rank_process(task: Callable[[Job, int], Report], job: Job, rank: int, send:
 
 
 def launcher_variables(layout: Layout, rank: int) -> dict[str, str]:
-    """What torchrun would set."""
+    """The variables that torchrun would set."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(layout.n_ranks),
@@ -140,7 +140,7 @@ def launcher_variables(layout: Layout, rank: int) -> dict[str, str]:
 
 
 def make_dataset(job: Job, rank: int) -> StreamingDataset:
-    """This rank's dataset; plain loaders need the batch size to be the dataset's."""
+    """This rank's dataset. For a plain loader it is given the batch size."""
     options = {"shuffle": True, **job.options}
     if not job.own_loader:
         options["batch_size"] = job.global_batch // job.layout.n_ranks
@@ -163,7 +163,7 @@ def make_loader(job: Job, dataset: StreamingDataset, **options: Any) -> DataLoad
 
 
 def run_rank(job: Job, rank: int) -> Report:
-    """What a training process does with a loader."""
+    """Read the job's epochs like a training process."""
     assert job.global_batch % job.layout.n_ranks == 0
     dataset = make_dataset(job, rank)
     if job.index_first is not None:
@@ -183,7 +183,7 @@ def run_rank(job: Job, rank: int) -> Report:
 
 
 def global_batches(reports: list[Report], epoch: int) -> list[list[int]]:
-    """Per batch of an epoch: the ids over all ranks, sorted. All ranks must have equally many batches."""
+    """The sorted ids of all ranks for each batch of an epoch. Fails unless all ranks have equally many batches."""
     counts = {len(report.epochs[epoch]) for report in reports}
     assert len(counts) == 1, f"ranks saw different numbers of batches: {counts}"
     return [

@@ -1,4 +1,4 @@
-"""Code of a page as a user would run it: one script, in an empty folder, in a fresh interpreter."""
+"""Runs code of a page as a user would: one script, in an empty folder, in a new interpreter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def output_of(blocks: Sequence[str], folder: Path) -> str:
-    """What the blocks print, run one after the other; warnings are errors, and any error fails."""
+    """Run the blocks as one script; return what it prints. Fails for any warning or error."""
     script = folder / "page.py"
     script.write_text("\n".join(blocks))
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Real servers for tests: without its program a test is skipped, but fails where CI is set."""
+"""Real servers for tests. Without the server's program a test is skipped; where CI is set, it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def started(server: contextlib.AbstractContextManager[T]) -> Iterator[T]:
-    """The running server, for a fixture to yield from."""
+    """Yield the running server; for fixtures to yield from."""
     with contextlib.ExitStack() as stack:
         try:
             running = stack.enter_context(server)

@@ -1,9 +1,9 @@
-"""A real Azure Blob server on loopback, for tests: Azurite, started and ended with a block.
+"""A real Azure Blob server on loopback, for tests: Azurite, which runs as long as a block.
 
     with AzureServer.started() as server:
         server.put("prefix/name", b"content")
 
-Needs Azurite (`npm install azurite`). It keeps all in memory, and checks signatures.
+Needs Azurite (`npm install azurite`). It keeps everything in memory, and checks signatures.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _VERSION: Final = "2021-08-06"
 
 
 def account_key(account: str) -> str:
-    """The key that the server takes for this account."""
+    """The key that the server accepts for this account."""
     return base64.b64encode(hashlib.sha256(account.encode()).digest()).decode()
 
 
 class AzureServer:
-    """One running server with two accounts, `ACCOUNT` and `other`, each with an empty container. Made by `started`."""
+    """One running server, made by `started`; its accounts, `ACCOUNT` and `other`, each have an empty container."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -41,7 +41,7 @@ class AzureServer:
     @classmethod
     @contextlib.contextmanager
     def started(cls) -> Iterator[AzureServer]:
-        """A running server. Raises MissingProgramError."""
+        """Run a server for the block. Raises MissingProgramError."""
         program = find_program("azurite-blob", how="npm install azurite, or `make tools`")
         (port,) = free_ports(1)
         server = cls(port)
@@ -58,11 +58,11 @@ class AzureServer:
             yield server
 
     def endpoint(self, account: str = ACCOUNT) -> str:
-        """Where an account's containers are."""
+        """The URL of an account's containers."""
         return f"http://127.0.0.1:{self.port}/{account}"
 
     def variables(self, account: str = ACCOUNT) -> dict[str, str]:
-        """The environment with which this server is reached."""
+        """The environment that leads Azure clients here."""
         return {
             "AZURE_STORAGE_ENDPOINT": self.endpoint(account),
             "AZURE_ACCOUNT_NAME": account,
@@ -79,7 +79,7 @@ class AzureServer:
         return self._request("GET", f"/{self.container}/{key}", account)
 
     def signed_query(self, permissions: str, *, hours: float = 1.0, account: str = ACCOUNT) -> str:
-        """A shared access signature for the container, for so many hours from now on (or until so long ago)."""
+        """A shared access signature for the container that expires in `hours` (negative: has expired)."""
         ends = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
         place = f"/blob/{account}/{self.container}"
         fields = [permissions, "", ends, place, "", "", "", _VERSION, "c", "", "", "", "", "", "", ""]
@@ -98,7 +98,7 @@ class AzureServer:
         headers: dict[str, str] | None = None,
         query: dict[str, str] | None = None,
     ) -> bytes:
-        """One request signed with the shared key, by hand: no client library in the test's process."""
+        """Send one request signed with the shared key. No client library is loaded into the test's process."""
         now = datetime.datetime.now(datetime.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         signed = {"x-ms-date": now, "x-ms-version": _VERSION, **(headers or {})}
         path = f"/{account}{urllib.parse.quote(path)}"

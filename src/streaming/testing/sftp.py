@@ -1,10 +1,10 @@
-"""A real SFTP server on loopback, for tests: OpenSSH's `sshd`, started and ended with a block.
+"""A real SFTP server on loopback, for tests: OpenSSH's `sshd`, which runs as long as a block.
 
     with SftpServer.started() as server:
         dataset = StreamingDataset(remote=server.url("train"), local=...)  # with server.variables() in the environment
 
-Needs `sshd` and `ssh-keygen` (Debian: openssh-server). The server knows one key, made for it, and the user who runs
-the test; what is stored lies below `folder`.
+Needs `sshd` and `ssh-keygen` (Debian: openssh-server). The server accepts one key, made for it, for the user who
+runs the test. It stores files below `folder`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Final
 from streaming.testing.program import Program, find_program, free_ports
 
 _HOW: Final = "install OpenSSH's server (Debian: `apt-get install openssh-server`)"
-_SEPARATION: Final = "/run/sshd"  # which sshd wants to exist where root starts it
+_SEPARATION: Final = "/run/sshd"  # must exist where root starts sshd
 
 
 class SftpServer:
-    """One running server. Made by `started`."""
+    """One running server, made by `started`."""
 
     def __init__(self, port: int, program: Program) -> None:
         self.port = port
@@ -37,7 +37,7 @@ class SftpServer:
     @classmethod
     @contextlib.contextmanager
     def started(cls) -> Iterator[SftpServer]:
-        """A server and its empty folder, gone at the end. Raises MissingProgramError."""
+        """Run a server with an empty folder for the block. Raises MissingProgramError."""
         (port,) = free_ports(1)
         sshd = find_program("sshd", how=_HOW)
 
@@ -51,20 +51,20 @@ class SftpServer:
             try:
                 yield server
             finally:
-                server.cut()  # its children, which outlive it
+                server.cut()  # its children would outlive it
 
     def cut(self) -> None:
-        """End every connection; the server goes on."""
+        """End every connection; the server keeps running."""
         for child in _descendants(self._program.process_id):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
 
     def url(self, *parts: str) -> str:
-        """The URL of a place in the server's folder."""
+        """The URL of a path in the server's folder."""
         return "/".join((f"sftp://{self.user}@127.0.0.1:{self.port}{self.folder}", *parts))
 
     def variables(self) -> dict[str, str]:
-        """The environment with which this server is reached."""
+        """The environment that holds the key and the known hosts."""
         return {
             "COMPOSER_SFTP_KEY_FILE": os.path.join(self._program.folder, "user"),
             "COMPOSER_SFTP_KNOWN_HOSTS_FILE": os.path.join(self._program.folder, "known_hosts"),
@@ -77,7 +77,7 @@ class SftpServer:
 
 
 def _configure(folder: str, port: int) -> None:
-    """Keys, made for this one server, and its settings."""
+    """Write keys for this one server, and its settings."""
     os.mkdir(os.path.join(folder, "files"))
     paths = {name: os.path.join(folder, name) for name in ("host", "user", "authorized", "known_hosts", "config")}
     for name in ("host", "user"):
@@ -90,7 +90,7 @@ def _configure(folder: str, port: int) -> None:
         "ListenAddress": f"127.0.0.1:{port}",
         "HostKey": paths["host"],
         "AuthorizedKeysFile": paths["authorized"],
-        "StrictModes": "no",  # the folder for temporary files is everybody's
+        "StrictModes": "no",  # everybody may write to the folder for temporary files
         "PermitRootLogin": "prohibit-password",
         "UsePAM": "no",
         "PidFile": "none",
@@ -106,7 +106,7 @@ def _configure(folder: str, port: int) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Processes that `pid` started, and theirs."""
+    """The process ids of all children and their children."""
     found = list[int]()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as children:
         for child in map(int, children.read().split()):

@@ -1,9 +1,9 @@
-"""What every store must do, as tests that anyone's store can run. Needs pytest.
+"""What every store must do, as tests that any store can run. Needs pytest.
 
 class TestMyStore(StoreContract):
     @pytest.fixture
     def store(self) -> Store:
-        return MyStore("an empty place")
+        return MyStore("an empty folder")
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from streaming.storage.store import Store
 
 
 class StoreContract:
-    """Derive from this, in a class whose name begins with Test, and give a fixture `store`: an empty store."""
+    """Derive from this in a class whose name begins with Test, and provide the fixture `store`, an empty store."""
 
-    can_list: ClassVar[bool] = True  # else its list raises StoreCannotError
+    can_list: ClassVar[bool] = True  # False: `list` must raise StoreCannotError
 
     @pytest.fixture
     def store(self) -> Store:
-        """An empty store of your kind, for one test."""
+        """An empty store, new for each test."""
         raise NotImplementedError
 
     def put(self, store: Store, name: str, content: bytes, folder: Path) -> None:
-        """Store `content` as `name`, by way of a file in `folder`."""
+        """Store `content` as `name`, through a file in `folder`."""
         (folder / "to-put").write_bytes(content)
         store.put(name, str(folder / "to-put"))
 
     def test_what_is_put_is_got(self, store: Store, tmp_path: Path) -> None:
-        """Whole, under its name, with its size; also nothing at all, and much."""
+        """Objects come back whole, with name and size; empty and large ones too."""
         for name, content in {"a": b"abc", "deep/er/b c": b"", "big": os.urandom(10 << 20)}.items():
             self.put(store, name, content, tmp_path)
             got = store.get(name)
@@ -46,7 +46,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("name", ["a b", "ümläut/日本", "a%20b", "a#b", "a?b=c&d", "a+b", "[x]~(y)", "a'b;c"])
     def test_names_are_what_they_are(self, store: Store, tmp_path: Path, name: str) -> None:
-        """Nothing in a name means something else."""
+        """No character of a name has a meaning of its own."""
         self.put(store, name, name.encode(), tmp_path)
         assert b"".join(store.get(name).chunks) == name.encode()
         assert store.head(name).name == name
@@ -54,7 +54,7 @@ class StoreContract:
             assert [facts.name for facts in store.list()] == [name]
 
     def test_a_put_replaces(self, store: Store, tmp_path: Path) -> None:
-        """And the version changes with it."""
+        """The new content replaces the old, and the version changes."""
         self.put(store, "a", b"abc", tmp_path)
         before = store.head("a").version
         self.put(store, "a", b"defgh", tmp_path)
@@ -62,14 +62,14 @@ class StoreContract:
         assert before is None or store.head("a").version != before
 
     def test_a_put_tells_how_far_it_is(self, store: Store, tmp_path: Path) -> None:
-        """At its end: all of it."""
+        """The last report is the whole size."""
         (tmp_path / "file").write_bytes(bytes(3 << 20))
         told: list[int] = []
         store.put("a", str(tmp_path / "file"), moved=told.append)
         assert max(told) == 3 << 20
 
     def test_a_get_goes_on_from_an_offset(self, store: Store, tmp_path: Path) -> None:
-        """Of the same version, and of no other."""
+        """It continues the same version, and refuses another one."""
         self.put(store, "a", b"0123456789", tmp_path)
         version = store.head("a").version
         rest = store.get("a", offset=4, version=version)
@@ -80,7 +80,7 @@ class StoreContract:
                 store.get("a", offset=4, version=version)
 
     def test_a_range_comes_as_asked(self, store: Store, tmp_path: Path) -> None:
-        """With what the object is; one beyond the end is an error, never fewer bytes."""
+        """With the facts of the object. A range beyond the end is an error, never fewer bytes."""
         self.put(store, "a", b"0123456789", tmp_path)
         for begin, end in ((7, 10), (0, 2), (1, 3), (0, 10)):
             part = store.get_range("a", begin, end)
@@ -90,7 +90,7 @@ class StoreContract:
                 store.get_range("a", begin, end)
 
     def test_a_range_is_of_one_version(self, store: Store, tmp_path: Path) -> None:
-        """Where the store has versions, a range of another one is an error."""
+        """Where the store has versions, a range of a replaced object is an error."""
         self.put(store, "a", b"0123456789", tmp_path)
         version = store.get_range("a", 0, 1).facts.version
         assert version == store.head("a").version
@@ -101,7 +101,7 @@ class StoreContract:
                 store.get_range("a", 2, 4, version=version)
 
     def test_a_list_is_all_below_a_folder(self, store: Store, tmp_path: Path) -> None:
-        """At any depth, with sizes; a name that only begins the same is not below."""
+        """At any depth, with sizes; names that merely share a prefix with the folder are not listed."""
         for name in ("a", "sub/b", "sub/deep/c", "submarine"):
             self.put(store, name, name.encode(), tmp_path)
         if not self.can_list:
@@ -118,7 +118,7 @@ class StoreContract:
         assert list(store.list("nowhere")) == []
 
     def test_what_is_deleted_is_gone(self, store: Store, tmp_path: Path) -> None:
-        """Deleting it again is done at once."""
+        """It is missing afterwards, and deleting it again is no error."""
         self.put(store, "a", b"abc", tmp_path)
         for _ in range(2):
             store.delete("a")
@@ -129,14 +129,14 @@ class StoreContract:
             store.get_range("a", 0, 1)
 
     def test_a_missing_file_is_not_put(self, store: Store, tmp_path: Path) -> None:
-        """An error of ours, and no object."""
+        """A file that does not exist raises a StorageError, and makes no object."""
         with pytest.raises(StorageError):
             store.put("a", str(tmp_path / "nothing"))
         with pytest.raises(ObjectMissingError):
             store.head("a")
 
     def test_threads_share_a_store(self, store: Store, tmp_path: Path) -> None:
-        """Each gets what it asked for."""
+        """Each thread gets what it asked for."""
         contents = {f"{i}": os.urandom(200_000 + i) for i in range(8)}
         for name, content in contents.items():
             self.put(store, name, content, tmp_path)
@@ -158,7 +158,7 @@ class StoreContract:
         assert wrong == []
 
     def test_many_are_put_into_a_new_folder_at_once(self, store: Store, tmp_path: Path) -> None:
-        """As a writer does whose shards are ready together; again and again, since this is a matter of moments."""
+        """Like a writer whose shards are ready together. Repeated, because the race that this looks for is rare."""
         names = [f"folder {number // 8}/below/{number}" for number in range(64)]
         (tmp_path / "file").write_bytes(b"seven")
         with ThreadPoolExecutor(8) as threads:
@@ -167,7 +167,7 @@ class StoreContract:
         assert {name: b"".join(store.get(name).chunks) for name in names} == dict.fromkeys(names, b"seven")
 
     def test_a_content_that_nobody_reads_leaves_nothing_open(self, store: Store, tmp_path: Path) -> None:
-        """Dropped in the middle, or before its beginning."""
+        """A content that is dropped unread, or half read, closes its files and connections."""
         self.put(store, "a", bytes(5 << 20), tmp_path)
         for _ in range(50):
             content: Any = store.get("a")

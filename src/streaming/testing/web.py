@@ -1,11 +1,11 @@
-"""A real web server on loopback, for tests: nginx, started and ended with a block.
+"""A real web server on loopback, for tests: nginx, which runs as long as a block.
 
     with WebServer.started() as server:
         server.put("folder/name", b"content")
         print(server.url("folder"))
 
-Needs nginx (Debian: `apt-get install nginx`). What lies in its folder is served under several paths, each with
-habits that servers have: see `HABITS`.
+Needs nginx (Debian: `apt-get install nginx`). It serves its folder under several paths, each with a habit that web
+servers have: see `HABITS`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ USER: Final = "reader"
 PASSWORD: Final = "a pass word"
 
 HABITS: Final = {
-    "plain": "dav_methods PUT DELETE; create_full_put_path on;",  # as a web server is, and takes uploads
+    "plain": "dav_methods PUT DELETE; create_full_put_path on;",  # an ordinary web server, which accepts uploads
     "ignores-ranges": "max_ranges 0;",
-    "no-length": "ssi on; ssi_types *;",  # pages made while they are sent: no length, no version
+    "no-length": "ssi on; ssi_types *;",  # pages made while they are sent: neither length nor version
     "weak-versions": 'etag off; add_header ETag "W/\\"1\\"";',
     "no-etag": "etag off;",
     "locked": "auth_basic 'data'; auth_basic_user_file users;",
@@ -54,7 +54,7 @@ http {{
 
 
 class WebServer:
-    """One running server. Made by `started`."""
+    """One running server, made by `started`."""
 
     def __init__(self, port: int, folder: str, certificate: str | None) -> None:
         self.port = port
@@ -64,10 +64,10 @@ class WebServer:
     @classmethod
     @contextlib.contextmanager
     def started(cls, *, is_encrypted: bool = False, more: str = "") -> Iterator[WebServer]:
-        """A running server. Raises MissingProgramError.
+        """Run a server for the block. Raises MissingProgramError.
 
-        With `is_encrypted` it speaks TLS, with a certificate of its own (the file `certificate`) for 127.0.0.1. `more`
-        goes into the server's block of nginx's configuration.
+        With `is_encrypted` it speaks TLS with a self-signed certificate for 127.0.0.1 (the file `certificate`). `more`
+        is added to the server's block of nginx's configuration.
         """
         program = find_program("nginx", how="install nginx (Debian: apt-get install nginx)")
         openssl = find_program("openssl", how="install openssl") if is_encrypted else None
@@ -96,22 +96,22 @@ class WebServer:
             yield server
 
     def url(self, *parts: str, habit: str = "plain") -> str:
-        """The URL of a folder of the server."""
+        """The URL of a path, served with this habit."""
         scheme = "https" if self.certificate else "http"
         return "/".join((f"{scheme}://127.0.0.1:{self.port}", habit, *parts))
 
     def path(self, name: str) -> str:
-        """Where the server keeps what it serves as `name`."""
+        """The file that the server serves as `name`."""
         return os.path.join(self.folder, name)
 
     def put(self, name: str, content: bytes) -> None:
-        """Lay a file where the server serves it."""
+        """Write a file into the server's folder."""
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
         with open(self.path(name), "wb") as file:
             file.write(content)
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Delete all files."""
         shutil.rmtree(self.folder)
         os.mkdir(self.folder)
 

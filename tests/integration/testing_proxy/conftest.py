@@ -1,4 +1,4 @@
-"""A store of our own and proxies before others, one process each for all tests here."""
+"""A FaultProxy as a store, and one before the S3 server: one process each for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from streaming.testing.proxy import FaultProxy, Limits
+from streaming.testing import FaultProxy, ProxyLimits
 from streaming.testing.s3 import S3Server
+from support.stores import contents
 
 SIZES = {"empty": 0, "small": 1000, "large": 40 << 20, "folder/a": 1, "folder/b": 2}
 
 
 @pytest.fixture(scope="session")
 def started_origin() -> Iterator[FaultProxy]:
-    """A store with made-up objects in `bkt`."""
+    """A store with objects in `bkt`."""
     with FaultProxy.started(buckets={}) as proxy:
-        proxy.add_synthetic("bkt", SIZES)
+        proxy.add_bytes("bkt", contents(SIZES))
         yield proxy
 
 
 @pytest.fixture
 def origin(started_origin: FaultProxy) -> Iterator[FaultProxy]:
-    """The same, as new."""
+    """The store with its objects, without rules, limits and counts."""
     yield from as_new(started_origin)
 
 
@@ -35,13 +36,13 @@ def started_before_s3(s3_server: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def before_s3(started_before_s3: FaultProxy) -> Iterator[FaultProxy]:
-    """The same, as new."""
+    """The proxy before S3, without rules, limits and counts."""
     yield from as_new(started_before_s3)
 
 
 def as_new(proxy: FaultProxy) -> Iterator[FaultProxy]:
-    """Without rules and limits, and with counts at zero."""
+    """Yield the proxy without rules, limits and counts."""
     proxy.set_rules()
-    proxy.set_limits(Limits())
+    proxy.set_limits(ProxyLimits())
     proxy.reset_counts()
     yield proxy

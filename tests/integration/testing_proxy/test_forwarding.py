@@ -1,4 +1,4 @@
-"""A FaultProxy without rules changes nothing on the way to another server and back."""
+"""Without rules, a FaultProxy before another server changes neither requests nor answers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import BinaryIO
 
 import pytest
 
-from streaming.testing.proxy import FaultProxy, synthetic_bytes
+from streaming.testing import FaultProxy
 from streaming.testing.s3 import S3Server
-from support.fetcher_world import PATIENCE_S
+from support.fetcher_world import PATIENCE_S, content
 from support.http_world import ask, ask_once, connected, raw_connection, read_head, run_obstore, scripted_server
 
 
 def test_signed_requests_pass(before_s3: FaultProxy, s3_server: S3Server) -> None:
-    """Objects of every size, several parts at once, ranges, lists, deletes: to a server that checks each signature."""
+    """Small, large and multipart objects, ranges, lists and deletes reach a server that checks each signature."""
     found = run_obstore(
         """
 import io
@@ -47,7 +47,7 @@ found = {
 
 
 def test_a_wrong_signature_is_the_server_s_to_refuse(before_s3: FaultProxy, s3_server: S3Server) -> None:
-    """So signatures do arrive, and are checked."""
+    """The server refuses it, so it does receive signatures and checks them."""
     variables = {**s3_server.variables(secret_key="wrong"), **before_s3.variables()}
     found = run_obstore('found = said(lambda: obstore.put(store, "x", b"abc"))', s3_server.bucket, variables)
     assert "SignatureDoesNotMatch" in found
@@ -61,7 +61,7 @@ def test_a_wrong_signature_is_the_server_s_to_refuse(before_s3: FaultProxy, s3_s
     ],
 )
 def test_heads_arrive_as_they_were_sent(head: str) -> None:
-    """Line by line, Host included; only what concerns this connection stays here."""
+    """Line by line, with Host. Only headers about this connection are dropped."""
     arrived: list[str] = []
 
     def talk(incoming: BinaryIO, outgoing: BinaryIO) -> None:
@@ -79,7 +79,7 @@ def test_heads_arrive_as_they_were_sent(head: str) -> None:
     assert answered.split("\r\n")[:-1] == ["HTTP/1.1 200 Fine", "X-B: b", "x-a: a", "Content-Length: 0"]
 
 
-BODY = synthetic_bytes("body", 0, 300_000)
+BODY = content("body", 300_000)
 CHUNKED = (
     b"".join(b"%x;x=y\r\n%b\r\n" % (len(part), part) for part in (BODY[:1], BODY[1:])) + b"0\r\nTrailer: t\r\n\r\n"
 )
@@ -106,7 +106,7 @@ CHUNKED = (
     ],
 )
 def test_answers_of_every_form_arrive_whole(method: str, said: bytes, status: int, body: bytes) -> None:
-    """By length, by chunks, by the end of the connection, or without a body; two in a row on one connection."""
+    """With a length, in chunks, ended by the connection, or without a body; twice on one client connection."""
 
     def talk(incoming: BinaryIO, outgoing: BinaryIO) -> None:
         read_head(incoming)
@@ -124,7 +124,7 @@ def test_answers_of_every_form_arrive_whole(method: str, said: bytes, status: in
 
 
 def echo(incoming: BinaryIO, outgoing: BinaryIO) -> None:
-    """Answers with the request's body, of Content-Length or in chunks, on a connection that is kept."""
+    """Answer each request of a connection with its body, which has a length or comes in chunks."""
     while head := read_head(incoming):
         lines = dict(line.lower().split(": ", 1) for line in head.splitlines()[1:])
         if "expect" in lines:
@@ -141,7 +141,7 @@ def echo(incoming: BinaryIO, outgoing: BinaryIO) -> None:
 
 
 def test_bodies_of_requests_arrive_whole() -> None:
-    """By length and in chunks, large and empty, on one kept connection."""
+    """With a length and in chunks, large and empty, on one connection."""
     with scripted_server(echo) as port, FaultProxy.started(upstream=f"127.0.0.1:{port}") as proxy:
         with connected(proxy.port) as connection:
             bodies = [b"", b"x", BODY, iter([b"in ", b"chunks ", BODY]), b"after"]
@@ -151,7 +151,7 @@ def test_bodies_of_requests_arrive_whole() -> None:
 
 
 def test_a_client_that_waits_for_100_is_asked_for_its_body() -> None:
-    """By the server behind, through the proxy."""
+    """The server behind the proxy asks for it."""
     with (
         scripted_server(echo) as port,
         FaultProxy.started(upstream=f"127.0.0.1:{port}") as proxy,
@@ -166,7 +166,7 @@ def test_a_client_that_waits_for_100_is_asked_for_its_body() -> None:
 
 
 def test_bytes_pass_as_they_come() -> None:
-    """The client has the first half while the server holds the second back: no body is collected."""
+    """The client has the first half while the server still holds the second back, so no body is buffered whole."""
     has_half = threading.Event()
 
     def talk(incoming: BinaryIO, outgoing: BinaryIO) -> None:
@@ -188,7 +188,7 @@ def test_bytes_pass_as_they_come() -> None:
 
 
 def test_connections_to_the_server_are_kept_and_replaced() -> None:
-    """One for many requests of a client; when the server closes it in between, another, and nobody notices."""
+    """One carries many requests of a client. If the server closes it in between, the client notices nothing."""
     connections: list[int] = []
 
     def talk(incoming: BinaryIO, outgoing: BinaryIO) -> None:
@@ -207,7 +207,7 @@ def test_connections_to_the_server_are_kept_and_replaced() -> None:
 
 
 def test_a_server_that_breaks_off_is_not_completed() -> None:
-    """A body cut behind the proxy is cut before it; no answer at all, or nobody there, is a 502 that says why."""
+    """A body that the server cuts stays cut. No answer, or no server, is a 502 that says why."""
 
     def talk(incoming: BinaryIO, outgoing: BinaryIO) -> None:
         if read_head(incoming).startswith("GET /cut"):
@@ -225,7 +225,7 @@ def test_a_server_that_breaks_off_is_not_completed() -> None:
 
 
 def test_nonsense_ends_the_connection_and_nothing_else(origin: FaultProxy) -> None:
-    """Requests that are none; the proxy goes on for others."""
+    """Malformed requests reset their connection; the proxy goes on serving others."""
     for nonsense in (
         b"\x16\x03\x01 TLS?\r\n\r\n",
         b"GET http://x/ HTTP/1.1\r\n\r\n",
@@ -238,4 +238,4 @@ def test_nonsense_ends_the_connection_and_nothing_else(origin: FaultProxy) -> No
     with raw_connection(origin.port) as (connection, answers):
         connection.sendall(b"GET /bkt/small HTTP/1.0\r\n\r\n")
         assert read_head(answers).count("Connection: close") == 1
-        assert answers.read() == synthetic_bytes("small", 0, 1000)
+        assert answers.read() == content("small", 1000)

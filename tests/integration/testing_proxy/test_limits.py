@@ -1,4 +1,4 @@
-"""Latency, bandwidth and request rates, and what is counted while many clients are there. Bounds are generous."""
+"""Latency, bandwidth, request rates, and counts with many clients. Bounds on time are generous."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
-from streaming.testing.proxy import FaultProxy, Limits, synthetic_bytes
+from streaming.testing import FaultProxy, ProxyLimits
 from support.fetcher_world import PATIENCE_S, wait_until
 from support.http_world import Reply, ask, ask_once, connected, raw_connection, scripted_server
+from support.stores import contents
 
 MB = 1 << 20
 
 
 def test_latency_is_of_each_request_and_not_of_the_store(origin: FaultProxy) -> None:
-    """One after the other they add up; at once they do not."""
-    origin.set_limits(Limits(latency_s=0.2))
+    """Latencies of consecutive requests add up; those of simultaneous requests do not."""
+    origin.set_limits(ProxyLimits(latency_s=0.2))
     began_s = time.monotonic()
     with connected(origin.port) as connection:
         assert [ask(connection, "/bkt/small").status for _ in range(5)] == [200] * 5
@@ -32,44 +33,44 @@ def test_latency_is_of_each_request_and_not_of_the_store(origin: FaultProxy) -> 
 
 
 def read_together(proxy: FaultProxy, n_clients: int, n_bytes: int) -> float:
-    """Seconds that so many clients need for an object each."""
-    keys = {f"part{number}": n_bytes for number in range(n_clients)}
-    proxy.add_synthetic("bkt", keys)
+    """Seconds until all of this many clients have read an object each."""
+    objects = contents({f"part{number}": n_bytes for number in range(n_clients)})
+    proxy.add_bytes("bkt", objects)
     began_s = time.monotonic()
     with ThreadPoolExecutor(n_clients) as pool:
-        bodies = list(pool.map(lambda key: ask_once(proxy.port, f"/bkt/{key}").body, keys))
+        bodies = list(pool.map(lambda key: ask_once(proxy.port, f"/bkt/{key}").body, objects))
     took_s = time.monotonic() - began_s
-    assert bodies == [synthetic_bytes(key, 0, n_bytes) for key in keys]
+    assert bodies == list(objects.values())
     return took_s
 
 
 def test_bandwidth_is_one_for_all(origin: FaultProxy) -> None:
-    """8 clients get what one gets, together; never more than the limit."""
-    origin.set_limits(Limits(bytes_per_s=20e6))
+    """Eight clients together get what one gets alone, and never more than the limit."""
+    origin.set_limits(ProxyLimits(bytes_per_s=20e6))
     for n_clients in (1, 8):
         took_s = read_together(origin, n_clients, 20_000_000 // n_clients)
         assert 0.95 < took_s < 20.0
 
 
 def test_bandwidth_of_a_connection_is_its_own(origin: FaultProxy) -> None:
-    """16 clients get 16 times what one gets."""
-    origin.set_limits(Limits(connection_bytes_per_s=2e6))
+    """Sixteen clients get sixteen times what one gets."""
+    origin.set_limits(ProxyLimits(connection_bytes_per_s=2e6))
     for n_clients in (1, 16):
         assert 0.95 < read_together(origin, n_clients, 2_000_000) < 15.0  # 16 s if they shared it
 
 
 def test_connections_share_evenly(origin: FaultProxy) -> None:
-    """When the first of 16 is done, every other has nearly all of its bytes."""
-    origin.set_limits(Limits(bytes_per_s=16e3))  # hardly anything comes before all have asked
+    """When the first of 16 has finished, every other one has received nearly all of its bytes."""
+    origin.set_limits(ProxyLimits(bytes_per_s=16e3))  # hardly anything comes before all have asked
     keys = {f"even{number}": MB for number in range(16)}
-    origin.add_synthetic("bkt", keys)
+    origin.add_bytes("bkt", contents(keys))
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as readable:
         for key in keys:
             connection, _ = stack.enter_context(raw_connection(origin.port))
             connection.sendall(f"GET /bkt/{key} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
             readable.register(connection, selectors.EVENT_READ)
         wait_until("all have asked", lambda: origin.counts().n_requests == len(keys))
-        origin.set_limits(Limits(bytes_per_s=16e6))
+        origin.set_limits(ProxyLimits(bytes_per_s=16e6))
         n_bytes = dict.fromkeys(keys, 0)
         while max(n_bytes.values()) < MB:
             for ready, _ in readable.select(PATIENCE_S):
@@ -80,7 +81,7 @@ def test_connections_share_evenly(origin: FaultProxy) -> None:
 
 
 def test_uploads_have_the_same_bandwidth() -> None:
-    """In their own direction."""
+    """Uploads have a limit of their own direction."""
 
     def talk(incoming: BinaryIO, outgoing: BinaryIO) -> None:
         while incoming.readline().strip():
@@ -89,47 +90,48 @@ def test_uploads_have_the_same_bandwidth() -> None:
         outgoing.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
     with scripted_server(talk) as port, FaultProxy.started(upstream=f"127.0.0.1:{port}") as proxy:
-        proxy.set_limits(Limits(bytes_per_s=4e6))
+        proxy.set_limits(ProxyLimits(bytes_per_s=4e6))
         began_s = time.monotonic()
         assert ask_once(proxy.port, "/x", "PUT", bytes(4_000_000)).status == 200
         assert 0.9 < time.monotonic() - began_s < 20.0
 
 
 def test_a_limit_changes_what_is_under_way(origin: FaultProxy) -> None:
-    """A body that would have taken an hour comes at once when the limit goes."""
-    origin.set_limits(Limits(bytes_per_s=40 * MB / 3600))
+    """A body that would have taken an hour arrives at once when the limit is lifted."""
+    origin.set_limits(ProxyLimits(bytes_per_s=40 * MB / 3600))
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(ask_once, origin.port, "/bkt/large")
         wait_until("some bytes have come", lambda: origin.counts().n_bytes > 0)
-        origin.set_limits(Limits())
+        origin.set_limits(ProxyLimits())
         assert len(reading.result(PATIENCE_S).body) == 40 * MB
 
 
 def test_requests_above_the_rate_are_refused(origin: FaultProxy) -> None:
-    """By 429 or what is wanted, with Retry-After; those below pass."""
+    """They get 429 or another status, with Retry-After; requests below the rate pass."""
 
     def replies(n: int) -> list[Reply]:
         with connected(origin.port) as connection:
             return [ask(connection, "/bkt/small") for _ in range(n)]
 
-    origin.set_limits(Limits(requests_per_s=5, retry_after_s=2))
+    origin.set_limits(ProxyLimits(requests_per_s=5, retry_after_s=2))
     began_s = time.monotonic()
     got = replies(30)
     most = 5 + 5 * (time.monotonic() - began_s)
     refused = [reply for reply in got if reply.status == 429]
     assert 5 <= 30 - len(refused) <= most + 1
     assert {reply.headers["Retry-After"] for reply in refused} == {"2"}
-    origin.set_limits(Limits(requests_per_s=0.01, refusal_status=503, retry_after_s=None))
+    origin.set_limits(ProxyLimits(requests_per_s=0.01, refusal_status=503, retry_after_s=None))
     last = replies(2)[-1]
     assert (last.status, last.headers["Retry-After"], b"SlowDown" in last.body) == (503, None, True)
-    origin.set_limits(Limits())
+    origin.set_limits(ProxyLimits())
     assert {reply.status for reply in replies(100)} == {200}
 
 
 def test_64_connections_at_once(origin: FaultProxy) -> None:
-    """Each gets its own bytes, and the counts are those of all."""
+    """Each gets its own bytes, and the counts are those of all together."""
     sizes = {f"many{number}": 100_000 + number for number in range(64)}
-    origin.add_synthetic("bkt", sizes)
+    objects = contents(sizes)
+    origin.add_bytes("bkt", objects)
     begun = threading.Barrier(64, timeout=PATIENCE_S)
 
     def read(key: str) -> bool:
@@ -138,7 +140,7 @@ def test_64_connections_at_once(origin: FaultProxy) -> None:
             whole = ask(connection, f"/bkt/{key}").body
             part = ask(connection, f"/bkt/{key}", Range="bytes=50000-").body
             begun.wait()
-            return whole == synthetic_bytes(key, 0, sizes[key]) and part == whole[50_000:]
+            return whole == objects[key] and part == whole[50_000:]
 
     with ThreadPoolExecutor(64) as pool:
         assert all(pool.map(read, sizes))
@@ -153,7 +155,7 @@ def test_64_connections_at_once(origin: FaultProxy) -> None:
 
 
 def test_the_log_says_what_came_when(origin: FaultProxy) -> None:
-    """In the clock of all processes; counts begin anew when told to, open connections stay."""
+    """Its clock is that of all processes. A reset empties counts and log, but open connections still count as open."""
     with connected(origin.port) as connection:
         began_s = time.monotonic()
         ask(connection, "/bkt/small?a=b", Range="bytes=-4")
@@ -163,6 +165,7 @@ def test_the_log_says_what_came_when(origin: FaultProxy) -> None:
         assert (first.method, first.path, first.query, first.span) == ("GET", "/bkt/small", "a=b", (-4, None))
         assert (first.status, first.n_bytes, first.rule) == (206, 4, None)
         assert (second.method, second.path, second.status, second.n_bytes) == ("HEAD", "/bkt/nö", 404, 0)
+        assert first.headers["range"] == "bytes=-4"
         assert first.connection == second.connection
         assert first.ended_s is not None
         assert began_s <= first.began_s <= first.ended_s <= second.began_s <= ended_s

@@ -1,4 +1,4 @@
-"""A FaultProxy before each of our servers: what goes in through it comes out of it, and faults meet its clients."""
+"""A FaultProxy before each of our servers passes uploads and downloads on, and injects faults."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from streaming.testing import Fault, FaultProxy, FaultRule
 from streaming.testing.azure import ACCOUNT, AzureServer
 from streaming.testing.gcs import GcsServer
 from streaming.testing.program import request
-from streaming.testing.proxy import Fault, FaultProxy, Rule, synthetic_bytes
 from streaming.testing.web import WebServer
+from support.fetcher_world import content
 from support.servers import started
 
-CONTENT = synthetic_bytes("content", 0, 9_000_000)
+CONTENT = content("content", 9_000_000)
 
 Ask = Callable[[int], Any]
 """What is done with a server, given the port at which it is reached."""
@@ -48,7 +49,7 @@ Ask = Callable[[int], Any]
 def test_objects_pass_in_both_directions(
     server: Callable[[], contextlib.AbstractContextManager[Any]], put: Ask, get: Ask, path: str
 ) -> None:
-    """9 MB up and down, whichever way each request takes; a status comes in the server's place, and once only."""
+    """9 MB pass up and down, through the proxy and around it. A fault replaces the server's answer, once."""
     for running in started(server()):
         with FaultProxy.started(upstream=f"127.0.0.1:{running.port}") as proxy:
             put(proxy.port)
@@ -56,7 +57,7 @@ def test_objects_pass_in_both_directions(
             put(running.port)
             assert get(proxy.port) == CONTENT
             assert proxy.counts().bytes_by_path[path] >= 2 * len(CONTENT)
-            proxy.set_rules(Rule(Fault(status=503), times=1))
+            proxy.set_rules(FaultRule(Fault(status=503), times=1))
             with pytest.raises(OSError, match="503"):
                 get(proxy.port)
             assert get(proxy.port) == CONTENT

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
-from streaming.testing.proxy import FaultProxy, synthetic_bytes
+from streaming.testing import FaultProxy
+from support.fetcher_world import content
 from support.http_world import ask, ask_once, connected, run_obstore
+from support.stores import contents
+
+SMALL, LARGE = content("small", 1000), content("large", 40 << 20)
 
 
 @pytest.mark.parametrize(
@@ -25,21 +30,21 @@ from support.http_world import ask, ask_once, connected, run_obstore
     ],
 )
 def test_a_range_is_what_was_asked_for(origin: FaultProxy, asked: str, status: int, begin: int, end: int) -> None:
-    """Clipped to the object; several ranges and other units are not honoured, as a server may."""
+    """It is clipped to the object. Several ranges, and other units, are ignored, as servers may."""
     reply = ask_once(origin.port, "/bkt/small", Range=asked)
-    assert (reply.status, reply.body) == (status, synthetic_bytes("small", begin, end))
+    assert (reply.status, reply.body) == (status, SMALL[begin:end])
     assert reply.headers["Content-Range"] == (f"bytes {begin}-{end - 1}/1000" if status == 206 else None)
 
 
 def test_a_range_beyond_the_end_is_refused(origin: FaultProxy) -> None:
-    """By 416, also for an empty object."""
+    """It gets 416, as does any range of an empty object."""
     assert ask_once(origin.port, "/bkt/small", Range="bytes=1000-1001").status == 416
     assert ask_once(origin.port, "/bkt/empty", Range="bytes=0-0").status == 416
     assert ask_once(origin.port, "/bkt/empty").body == b""
 
 
 def test_conditions_are_honoured(origin: FaultProxy) -> None:
-    """If-Match and If-None-Match, on the ETag that the store gave."""
+    """If-Match and If-None-Match are compared with the object's ETag."""
     with connected(origin.port) as connection:
         etag = ask(connection, "/bkt/small").headers["ETag"]
         assert ask(connection, "/bkt/small", If_Match=etag).status == 200
@@ -51,7 +56,7 @@ def test_conditions_are_honoured(origin: FaultProxy) -> None:
 
 
 def test_a_head_is_the_answer_without_its_body(origin: FaultProxy) -> None:
-    """Length and ETag are those of a GET."""
+    """Length and ETag equal those of a GET."""
     with connected(origin.port) as connection:
         head, whole = ask(connection, "/bkt/small", "HEAD"), ask(connection, "/bkt/small")
         assert dict(head.headers) == dict(whole.headers)
@@ -60,7 +65,7 @@ def test_a_head_is_the_answer_without_its_body(origin: FaultProxy) -> None:
 
 
 def test_what_is_not_there_is_an_error_in_the_form_of_s3(origin: FaultProxy) -> None:
-    """Keys, buckets, ways out of the folder, and writing."""
+    """Missing keys and buckets, paths out of the folder, and writes."""
     for method, path, status, code in [
         ("GET", "/bkt/nothing", 404, "NoSuchKey"),
         ("GET", "/nowhere/nothing", 404, "NoSuchBucket"),
@@ -73,7 +78,7 @@ def test_what_is_not_there_is_an_error_in_the_form_of_s3(origin: FaultProxy) -> 
 
 
 def test_files_of_a_folder_and_of_any_name_are_objects(tmp_path: Path) -> None:
-    """A folder is a bucket; one file may have many keys; a file that changes is another version."""
+    """A folder is a bucket, one file can have many keys, and a file that changes is a new version."""
     inside, outside = tmp_path / "data", tmp_path / "secret"
     (inside / "a").mkdir(parents=True)
     (inside / "a" / "ü b+c").write_bytes(b"inside")
@@ -91,17 +96,32 @@ def test_files_of_a_folder_and_of_any_name_are_objects(tmp_path: Path) -> None:
         assert again.headers["ETag"] != replies[0].headers["ETag"]
 
 
-def test_made_up_objects_differ_by_key_and_place(origin: FaultProxy) -> None:
-    """40 MB arrive as they are defined, and no two places or keys are taken for each other."""
-    large = ask_once(origin.port, "/bkt/large").body
-    assert large == synthetic_bytes("large", 0, 40 << 20)
-    assert synthetic_bytes("large", 0, 1000) != synthetic_bytes("small", 0, 1000)
-    assert synthetic_bytes("large", 1, 1001) != synthetic_bytes("large", 0, 1000)
+def test_bytes_are_objects_that_may_be_replaced_and_removed(origin: FaultProxy) -> None:
+    """New content is a new version; a list shows the current objects."""
+    origin.add_bytes("bytes", {"a": b"first", "b": b"", "c": LARGE})
+    with connected(origin.port) as connection:
+        before = ask(connection, "/bytes/a")
+        assert before.body == b"first"
+        assert ask(connection, "/bytes/b").body == b""
+        assert ask(connection, "/bytes/c").body == LARGE
+        assert ask(connection, "/bytes/c", Range="bytes=7-300006").body == LARGE[7:300_007]
+        origin.add_bytes("bytes", {"a": b"other"})
+        after = ask(connection, "/bytes/a", Range="bytes=1-2")
+        assert (after.status, after.body) == (206, b"th")
+        assert after.headers["ETag"] != before.headers["ETag"]
+        assert ask(connection, "/bytes/a", If_Match=before.headers["ETag"]).status == 412
+        for key in "ac":
+            origin.remove("bytes", key)
+        assert ask(connection, "/bytes/a").status == 404
+        listed = ask(connection, "/bytes?list-type=2").body.decode()
+    assert re.findall("<Key>(.*?)</Key>", listed) == ["b"]
 
 
 def test_obstore_reads_and_lists(origin: FaultProxy) -> None:
-    """Whole objects, ranges, versions, heads, and lists in pages, of a prefix or a folder; odd names as they are."""
-    origin.add_synthetic("many", {f"p/{number:04}": number for number in range(2500)} | {"odd/ü &+%20": 3, "q": 1})
+    """Whole objects, ranges, versions, heads, pages of lists by prefix and folder, and odd names."""
+    origin.add_bytes(
+        "many", contents({f"p/{number:04}": number for number in range(2500)} | {"odd/ü &+%20": 3, "q": 1})
+    )
     found = run_obstore(
         """
 whole = obstore.get(store, "large")
@@ -128,9 +148,9 @@ found = {
         "bkt",
         origin.variables(),
     )
-    assert found["digest"] == hashlib.sha256(synthetic_bytes("large", 0, 40 << 20)).hexdigest()
+    assert found["digest"] == hashlib.sha256(LARGE).hexdigest()
     assert found["head"] == 40 << 20
-    assert found["parts"] == [synthetic_bytes("large", at, at + 10).hex() for at in (0, 1 << 20)]
+    assert found["parts"] == [LARGE[at : at + 10].hex() for at in (0, 1 << 20)]
     assert found["same"] == 40 << 20
     assert found["other"].startswith("PreconditionError")
     assert found["missing"].startswith("FileNotFoundError")

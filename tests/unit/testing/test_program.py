@@ -1,4 +1,4 @@
-"""Server programs for tests: found, awaited, ended."""
+"""Server programs for tests are found, awaited and ended."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sle
 
 
 def test_a_program_that_is_missing_says_how_to_get_it() -> None:
-    """And one that is there is found."""
+    """A program that is installed is found."""
     with pytest.raises(MissingProgramError, match="'no-such-program' is not installed; ask for it"):
         find_program("no-such-program", how="ask for it")
     assert os.access(find_program("sh", how=""), os.X_OK)
 
 
 def test_without_its_program_a_test_is_skipped_but_fails_where_ci_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is skipped silently where everything is to be tested."""
+    """Where CI is set, a missing program fails the test instead of skipping it."""
 
     @contextlib.contextmanager
     def missing() -> Iterator[None]:
@@ -44,7 +44,7 @@ def test_without_its_program_a_test_is_skipped_but_fails_where_ci_is_set(monkeyp
 
 
 def test_a_program_that_ends_is_not_waited_for() -> None:
-    """Its last words are in the error."""
+    """The error quotes the end of its log."""
 
     def refuse() -> None:
         raise ConnectionRefusedError("nobody there")
@@ -58,7 +58,7 @@ def test_a_program_that_ends_is_not_waited_for() -> None:
 
 
 def test_a_program_ends_with_its_block() -> None:
-    """And its folder goes."""
+    """Its folder is deleted."""
     with Program.started("the server", lambda _: SLEEPER) as running:
         folder = running.folder
         (process,) = [child for child in psutil.Process().children() if child.cmdline() == SLEEPER]
@@ -69,7 +69,7 @@ def test_a_program_ends_with_its_block() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked for it")
 def test_a_program_ends_with_a_process_that_is_killed() -> None:
-    """Also by the signal that nobody can catch."""
+    """Even if the parent is killed by SIGKILL."""
     program = (
         "import sys, time\n"
         "from streaming.testing.program import Program\n"
@@ -88,7 +88,7 @@ def test_a_program_ends_with_a_process_that_is_killed() -> None:
 
 
 def test_free_ports_differ() -> None:
-    """And leave room above them."""
+    """The ports 10,000 above them are free too."""
     ports = free_ports(20)
     assert len(set(ports)) == 20
     assert all(20_000 <= port < 45_000 for port in ports)

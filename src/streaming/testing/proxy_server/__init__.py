@@ -1,1 +1,1 @@
-"""The process of a FaultProxy: asyncio and the standard library alone, one thread."""
+"""The server process of a FaultProxy: asyncio in one thread, with h11 for HTTP/1.1."""

@@ -1,4 +1,4 @@
-"""One client: its requests, one after the other, through limits and rules to an answer."""
+"""A client's connection: each request passes limits and rules, and gets an answer that a fault may change."""
 
 from __future__ import annotations
 
@@ -8,136 +8,193 @@ import re
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections import deque
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+
+import h11
 
 from streaming.testing.faults import Fault, LoggedRequest
-from streaming.testing.proxy_server.answers import Answer, error_answer
-from streaming.testing.proxy_server.http1 import BUFFER_BYTES, ProtocolError, RequestHead, read_body, read_request_head
-from streaming.testing.proxy_server.sending import HangUp, Sender, refusal
-from streaming.testing.proxy_server.sources import Request, Source
-from streaming.testing.proxy_server.surroundings import Surroundings
+from streaming.testing.proxy_server.answer import (
+    BodyAct,
+    ProxyAnswer,
+    ProxyRequest,
+    body_acts,
+    error_answer,
+    without,
+)
+from streaming.testing.proxy_server.objects import FileSlice
+from streaming.testing.proxy_server.origin import Origin
+from streaming.testing.proxy_server.pace import ByteRateLimiter, piece_bytes
+from streaming.testing.proxy_server.peer import BodyPiece, HttpPeer
+from streaming.testing.proxy_server.state import ProxyState
+from streaming.testing.proxy_server.upstream import Upstream
 
-_LINGER_S: Final = 1.0
 _SIGNED_RANGE: Final = re.compile(r"SignedHeaders=[^,]*\brange\b", re.IGNORECASE)
 _NO_FAULT: Final = Fault()
 
 
-class Connection:
-    """A client's connection; `serve` ends with it."""
+class HangUp(Exception):  # noqa: N818  no error: what a rule asks for
+    """End the connection now."""
+
+    def __init__(self, *, by_reset: bool) -> None:
+        super().__init__()
+        self.by_reset = by_reset
+
+
+class ProxyConnection:
+    """A client's connection. `serve` returns when it has ended."""
 
     def __init__(
-        self, shared: Surroundings, source: Source, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, state: ProxyState, source: Origin | Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self._shared, self._source, self._reader, self._writer = shared, source, reader, writer
-        self._sender = Sender(shared, writer)
+        self._state, self._source = state, source
+        self._client = HttpPeer(h11.SERVER, reader, writer)
+        self._downlink, self._uplink = ByteRateLimiter(), ByteRateLimiter()
 
     async def serve(self) -> None:
-        """Answer requests until the client leaves or a rule ends it."""
-        number = self._shared.tally.connected()
-        by_reset = True  # what breaks off must not look complete
+        """Answer requests until the client leaves or a rule ends the connection."""
+        number = self._state.connected()
+        by_reset = True  # an answer that stops early must not look complete
         try:
             while await self._exchange(number):
                 pass
             by_reset = False
         except HangUp as end:
             by_reset = end.by_reset
-        except (OSError, ProtocolError):
+        except (OSError, h11.ProtocolError):
             pass
         finally:
             self._source.close()
-            self._shared.tally.disconnected()
+            self._state.disconnected()
             if by_reset:
-                self._reset()
+                peer = self._client.writer.get_extra_info("socket")
+                with contextlib.suppress(OSError):
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self._client.writer.transport.abort()
             else:
-                self._writer.close()
+                self._client.writer.close()
 
     async def _exchange(self, number: int) -> bool:
-        """One request and its answer; whether there may be another."""
-        head = await read_request_head(self._reader)
-        if head is None:
+        """Serve one request; return whether there may be another."""
+        head = await self._client.receive()
+        if not isinstance(head, h11.Request):
             return False
-        entry = self._shared.tally.begun(number, head)
-        upload = _Upload(self._reader, self._sender, head)
+        entry = self._state.begun(number, head)
         try:
-            await asyncio.sleep(self._shared.limits.latency_s)
-            keeps_alive = await self._answer(head, upload, entry)
+            if self._state.limits.latency_s:
+                await asyncio.sleep(self._state.limits.latency_s)
+            await self._serve_request(head, entry)
         finally:
-            self._shared.tally.ended(entry)
-        if not upload.is_read:
-            await self._linger()
-        return keeps_alive
+            self._state.ended(entry)
+        return self._client.recycle()
 
-    async def _answer(self, head: RequestHead, upload: _Upload, entry: LoggedRequest) -> bool:
-        rules, limits = self._shared.rules, self._shared.limits
-        if not self._shared.gate.lets_pass(limits.requests_per_s, time.monotonic()):
-            await upload.skip()
-            return await self._send(head, refusal(head, limits), _NO_FAULT, entry, upload)
-        entry.rule = rules.meet(head.method, head.path, ranged=head.headers.get("Range") is not None)
-        fault = _NO_FAULT if entry.rule is None else rules.rules[entry.rule].fault
+    async def _serve_request(self, head: h11.Request, entry: LoggedRequest) -> None:
+        limits, rules = self._state.limits, self._state.rules
+        if not self._state.request_rate.admits(limits.requests_per_s, time.monotonic()):
+            headers = {} if limits.retry_after_s is None else {"Retry-After": str(limits.retry_after_s)}
+            await self._deliver(entry, error_answer(entry, limits.refusal_status), Fault(headers=headers))
+            return
+        matched = rules.match(entry.method, entry.path, ranged="range" in entry.headers)
+        entry.rule, fault = matched or (None, _NO_FAULT)
         if fault.reset == "before":
             raise HangUp(by_reset=True)
-        own = self._own_answer(head, fault)
-        if own is not None:
-            await upload.skip()
-            return await self._send(head, own, fault, entry, upload)
-        asked = replace(head, headers=head.headers.without("Range")) if fault.ignore_range else head
-        async with self._source.answering(Request(asked, upload.pieces(), self._sender.send_head)) as answer:
-            if fault.reset == "after":
-                if answer.body is not None:
-                    async for _ in answer.body:
-                        pass
-                raise HangUp(by_reset=True)
-            return await self._send(head, answer, fault, entry, upload)
-
-    def _own_answer(self, head: RequestHead, fault: Fault) -> Answer | None:
-        """What a fault has us answer without the source."""
-        if fault.status is not None:
-            return error_answer(head.method, head.path, fault.status, code=fault.code)
-        is_signed = self._source.checks_signatures and _SIGNED_RANGE.search(head.headers.get("Authorization") or "")
-        if fault.ignore_range and is_signed:
-            text = "ignore_range cannot be had here: the client signs its Range, so the store must see it"
-            return error_answer(head.method, head.path, 500, message=text)
-        return None
-
-    async def _send(
-        self, head: RequestHead, answer: Answer, fault: Fault, entry: LoggedRequest, upload: _Upload
-    ) -> bool:
-        keeps_alive = head.keeps_alive and upload.is_read
-        return await self._sender.send(head, answer, fault, entry, keeps_alive=keeps_alive)
-
-    async def _linger(self) -> None:
-        """The client still sends a request that has its answer: let it read that before the connection is closed."""
-        self._writer.write_eof()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
-                while await self._reader.read(BUFFER_BYTES):
-                    pass
-
-    def _reset(self) -> None:
-        peer = self._writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()
-
-
-class _Upload:
-    """The body of a request, and whether it has been read to its end."""
-
-    def __init__(self, reader: asyncio.StreamReader, sender: Sender, head: RequestHead) -> None:
-        self._reader, self._sender, self._head = reader, sender, head
-        self.is_read = head.end == 0
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """As they may pass."""
-        async for piece in read_body(self._reader, self._head.end):
-            await self._sender.pace_upload(len(piece))
-            yield piece
-        self.is_read = True
-
-    async def skip(self) -> None:
-        """Read it for nobody, unless the client waits to be asked for it."""
-        if not self._head.waits_for_100:
-            async for _ in self.pieces():
+        if fault.stall_after is None:
+            await self._stall(fault.stall_s)
+        answer = await self._answer(ProxyRequest(head, entry, self._client, self._receive_upload), fault)
+        if fault.reset == "after":
+            async for _ in answer.body:
                 pass
+            raise HangUp(by_reset=True)
+        await self._deliver(entry, answer, fault)
+
+    async def _answer(self, request: ProxyRequest, fault: Fault) -> ProxyAnswer:
+        entry = request.entry
+        if fault.status is not None:
+            return error_answer(entry, fault.status, code=fault.code)
+        if fault.ignore_range:
+            if self._source.checks_signatures and _SIGNED_RANGE.search(entry.headers.get("authorization", "")):
+                text = "ignore_range cannot be had here: the client signs its Range, so the store must see it"
+                return error_answer(entry, 500, message=text)
+            headers = without(request.head.headers.raw_items(), b"Range")
+            head = h11.Request(method=request.head.method, target=request.head.target, headers=headers)
+            request = replace(request, head=head, entry=replace(entry, span=None))
+        return await self._source.answer(request)
+
+    async def _deliver(self, entry: LoggedRequest, answer: ProxyAnswer, fault: Fault) -> None:
+        """Read the rest of the upload, then send the answer as the fault changes it."""
+        http = self._client.http
+        while not http.they_are_waiting_for_100_continue and await self._receive_upload():
+            pass
+        try:
+            acts = deque(body_acts(fault, answer.n_bytes))
+        except ValueError as error:
+            answer, acts = error_answer(entry, 500, message=str(error)), deque()
+        if fault.no_length == "close":
+            http.their_http_version = b"1.0"  # to which h11 ends bodies of unknown length by closing
+        self._state.answered(entry, answer.status)
+        await self._client.send(answer.head(fault, is_last=http.their_state is not h11.DONE))
+        n_sent = 0
+        async for piece in answer.body:
+            n_sent += await self._send_piece(piece, n_sent, acts, fault, entry)
+        await self._client.send(h11.EndOfMessage())
+        await self._client.flush()
+
+    async def _send_piece(
+        self, piece: BodyPiece, at: int, acts: deque[tuple[int, BodyAct]], fault: Fault, entry: LoggedRequest
+    ) -> int:
+        """Send a piece that begins at position `at`, in parts that end where something happens; return its length."""
+        n_bytes, n_sent = len(piece), 0
+        while n_sent < n_bytes:
+            is_flipped = False
+            while acts and acts[0][0] == at + n_sent:
+                is_flipped |= await self._act(acts.popleft()[1], fault)
+            limits = self._state.limits
+            end = min(n_bytes, n_sent + piece_bytes(limits.bytes_per_s, limits.connection_bytes_per_s))
+            if is_flipped:
+                end = n_sent + 1
+            elif acts:
+                end = min(end, acts[0][0] - at)
+            part: Any = piece[n_sent:end]  # h11 only needs its length
+            if is_flipped:
+                part = bytes([(part.read() if isinstance(part, FileSlice) else part)[0] ^ 1])
+            await self._pace(end - n_sent, self._state.downlink, self._downlink)
+            self._state.sent(entry, end - n_sent)  # first: whatever a client has received is counted
+            await self._client.send(h11.Data(data=part))
+            n_sent = end
+        return n_bytes
+
+    async def _act(self, act: BodyAct, fault: Fault) -> bool:
+        """Stall or cut here; return whether the next byte must be flipped."""
+        if act is BodyAct.STALL:
+            await self._stall(fault.stall_s)
+        elif act is BodyAct.CUT:
+            await self._client.flush()
+            raise HangUp(by_reset=fault.cut_by == "reset")
+        return act is BodyAct.FLIP
+
+    async def _stall(self, seconds: float) -> None:
+        """Send nothing for this long, or until the rules are replaced."""
+        if seconds:
+            await self._client.flush()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._state.rules.replaced.wait(), seconds)
+
+    async def _receive_upload(self) -> bytes:
+        """The next piece of the request's body; empty at its end."""
+        is_over = self._client.http.their_state is not h11.SEND_BODY
+        if is_over or not isinstance(event := await self._client.receive(), h11.Data):
+            return b""
+        await self._pace(len(event.data), self._state.uplink, self._uplink)
+        return event.data
+
+    async def _pace(self, n_bytes: int, together: ByteRateLimiter, alone: ByteRateLimiter) -> None:
+        limits, now_s = self._state.limits, time.monotonic()
+        if limits.bytes_per_s is None and limits.connection_bytes_per_s is None:
+            return
+        wait_s = max(
+            together.wait_s(n_bytes, limits.bytes_per_s, now_s),
+            alone.wait_s(n_bytes, limits.connection_bytes_per_s, now_s),
+        )
+        await self._client.flush()
+        await asyncio.sleep(wait_s)  # also for 0 s: else one connection would take the whole burst

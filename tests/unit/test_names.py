@@ -13,15 +13,15 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 NOUNS = {"hashing", "batching", "sampling", "indexing", "testing", "streaming", "ring", "string", "listing"}
 """Nouns of the field that end like participles."""
-TERMS = {"read_ahead", "in_process"}
-"""Terms of the field that end in an adverb or begin with a preposition."""
+TERMS = {"read_ahead", "in_process", "stratified", "shared"}
+"""Terms of the field that are no nouns, and what is shared with workers."""
 NO_NOUNS = {
     *("above", "after", "ahead", "at", "before", "behind", "below", "beside", "beyond", "by", "done", "early", "for"),
     *("from", "gone", "how", "in", "inside", "late", "near", "of", "on", "outside", "start", "thin", "to", "told"),
     *("under", "until", "what", "when", "where", "which", "who", "whose", "with", "within", "nameless", "connect"),
 }
 RETIRED = {
-    *("lane", "lanes", "thin", "thinly", "stretch", "stretches", "shelf", "tenant", "tenants", "courtesy", "errand"),
+    *("lane", "lanes", "thin", "thinly", "stretch", "stretches", "shelf", "courtesy", "errand"),
     *("errands", "purse", "purses", "wallet", "tally", "nameless"),
 }
 """Private words that terms of the field have replaced, in code and prose; see the glossary in ARCHITECTURE.md."""

@@ -143,8 +143,8 @@ class Engine:
                 self._space.used(transfer.key, time.time())
             return Done()
         with self._lock:
-            told = waiter.take_failure()
-            failure: object = told if waiter.wanted == transfer else None  # between two slices
+            missed = waiter.take_failure()
+            failure: object = missed if waiter.wanted == transfer else None  # between two slices
             waiter.wanted = transfer
             if failure is None:
                 waiter.event.clear()  # the file may have come and gone again between two slices
@@ -154,8 +154,8 @@ class Engine:
             moves = self._decide()
         self._carry_out(moves)
         if waiter.event.wait(slice_s):
-            told = waiter.take_failure()
-            return Done() if told is None else Failed(told)
+            missed = waiter.take_failure()
+            return Done() if missed is None else Failed(missed)
         progress = self._moving.get(transfer.key)
         return Pending(progress.token if progress is not None else f"queued:{self._n_ended}")
 

@@ -263,8 +263,8 @@ def _fetcher_lines(it: FetcherStats | None) -> Iterator[str]:
         f"  stores: {it.requests:,} requests, {it.throttled:,} answered by asking to slow down; "
         f"{it.attempts:,} attempts to fetch files, {it.failures:,} files failed"
     )
-    lying = "no limit" if it.cache_bytes is None else f"{shown_bytes(it.cache_bytes)} there"
-    yield f"  cache: {lying}, {it.evicted:,} files deleted to make room"
+    there = "no limit" if it.cache_bytes is None else f"{shown_bytes(it.cache_bytes)} there"
+    yield f"  cache: {there}, {it.evicted:,} files deleted to make room"
 
 
 def _row(title: str, whole: str, part: str) -> str:

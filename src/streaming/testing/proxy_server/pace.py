@@ -11,7 +11,7 @@ _UNPACED_BYTES: Final = 1 << 21
 
 
 class ByteRateLimiter:
-    """Hands out consecutive stretches of time, so connections that ask in turn get equal shares of the rate."""
+    """Hands out consecutive periods of time, so connections that ask in turn get equal shares of the rate."""
 
     def __init__(self) -> None:
         self._free_s = 0.0

@@ -64,9 +64,9 @@ class StoreContract:
     def test_a_put_tells_how_far_it_is(self, store: Store, tmp_path: Path) -> None:
         """The last report is the whole size."""
         (tmp_path / "file").write_bytes(bytes(3 << 20))
-        told: list[int] = []
-        store.put("a", str(tmp_path / "file"), moved=told.append)
-        assert max(told) == 3 << 20
+        reported: list[int] = []
+        store.put("a", str(tmp_path / "file"), moved=reported.append)
+        assert max(reported) == 3 << 20
 
     def test_a_get_goes_on_from_an_offset(self, store: Store, tmp_path: Path) -> None:
         """It continues the same version, and refuses another one."""

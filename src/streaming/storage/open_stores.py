@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from streaming.errors import OptionError
 from streaming.storage.local import FolderStore
-from streaming.storage.prefix import PrefixStore
 from streaming.storage.registry import load_opener
 from streaming.storage.schemes import scheme_named
 from streaming.storage.settings import Opener, StoreSettings
-from streaming.storage.store import Store
+from streaming.storage.store import Content, ObjectFacts, Part, Store
 from streaming.storage.url import Bucket, Folder, Location
 
 _UPLOAD_S: Final = 300.0  # for one part of an upload, whose time-out counts the sending too
@@ -75,6 +75,40 @@ class Stores:
             if row is not None and row.is_shared:
                 return PrefixStore(self._open(replace(remote, prefix=""), settings), remote.prefix)
         return open_store(remote, settings)
+
+
+class PrefixStore:
+    """The objects below a prefix of another store, so that all streams of one bucket share its client."""
+
+    def __init__(self, whole: Store, prefix: str) -> None:
+        self._whole, self._prefix = whole, f"{prefix}/"
+
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store."""
+        content = self._whole.get(self._prefix + name, offset=offset, version=version)
+        return dataclasses.replace(content, facts=dataclasses.replace(content.facts, name=name))
+
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
+        """See Store."""
+        part = self._whole.get_range(self._prefix + name, begin, end, version=version)
+        return dataclasses.replace(part, facts=dataclasses.replace(part.facts, name=name))
+
+    def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
+        """See Store."""
+        self._whole.put(self._prefix + name, path, moved=moved)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectFacts]:
+        """See Store."""
+        for facts in self._whole.list((self._prefix + prefix).rstrip("/")):
+            yield dataclasses.replace(facts, name=facts.name.removeprefix(self._prefix))
+
+    def head(self, name: str) -> ObjectFacts:
+        """See Store."""
+        return dataclasses.replace(self._whole.head(self._prefix + name), name=name)
+
+    def delete(self, name: str) -> None:
+        """See Store."""
+        self._whole.delete(self._prefix + name)
 
 
 def _digest(options: Mapping[str, Any]) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from streaming.errors import FetchError, ObjectMissingError
 from streaming.fetch.server.tickets import Tickets
-from streaming.fetch.transfer.progress import TransferProgress
+from streaming.fetch.transfer.stores import TransferProgress
 from streaming.fetch.wire.protocol import Done, Failed, Pending
 
 LONG_S = 30.0

@@ -12,8 +12,7 @@ from streaming.order import Catalog, EpochOrder, OrderSpec
 from streaming.order.batching.even_merge import EvenMerge
 from streaming.order.bits import bits, bits_between, derive_key, keyed_order
 from streaming.order.grid import CanonicalNodeGrid, spread
-from streaming.order.shuffle.ring import Ring
-from streaming.order.shuffle.window import Load, Samples, step
+from streaming.order.shuffle.ring import Load, Ring, Samples, step
 from streaming.order.sub_orders.runs import sum_of_products, sum_of_squares
 
 

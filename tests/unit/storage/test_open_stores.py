@@ -8,8 +8,7 @@ import pytest
 
 from streaming.errors import OptionError
 from streaming.storage import open_stores, registry
-from streaming.storage.open_stores import Stores
-from streaming.storage.prefix import PrefixStore
+from streaming.storage.open_stores import PrefixStore, Stores
 from streaming.storage.url import parse_remote
 
 COUNTED: list[object] = []

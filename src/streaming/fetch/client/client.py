@@ -15,7 +15,7 @@ import msgspec
 
 from streaming.cache.files import is_present
 from streaming.errors import FetchError
-from streaming.fetch.client.connection import Connector
+from streaming.fetch.client.connector import Connector
 from streaming.fetch.client.providers import Providers
 from streaming.fetch.client.session import Session, WaitObserver
 from streaming.fetch.decide.ranges import RangeRules

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from streaming.errors import CredentialsWantedError, DeadlineError, FetchError
-from streaming.fetch.client.connection import ANSWER_S, Connection, Connector, Deadline, NoneListensError
+from streaming.fetch.client.connector import ANSWER_S, Connector, NoneListensError
 from streaming.fetch.client.providers import Providers
 from streaming.fetch.wire.credentials import Credentials
-from streaming.fetch.wire.protocol import SLICE_S, Announce, Answer, Done, Failed, GiveCredentials, Request
+from streaming.fetch.wire.protocol import SLICE_S, Announce, Answer, Connection, Done, Failed, GiveCredentials, Request
 from streaming.fetch.wire.rendezvous import log_tail
 
 _MAX_DEATHS: Final = 5
@@ -247,3 +247,25 @@ class Session:
                 f"the fetcher has not answered for {SLICE_S + ANSWER_S:.0f} s while waiting for {what}; is it "
                 f"stopped, or the machine out of memory? Its log is {self.connector.rendezvous().log}"
             ) from error
+
+
+class Deadline:
+    """A limit on waiting, counted from the last change of a token if `renewed`, else from the beginning."""
+
+    def __init__(self, limit_s: float, *, renewed: bool) -> None:
+        self.limit_s, self.renewed = limit_s, renewed
+        self._began = self._moved = time.monotonic()
+        self._token = ""
+
+    def moved(self, token: str) -> None:
+        """The work that is waited for stands at this token."""
+        if self.renewed and token != self._token:
+            self._token, self._moved = token, time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether to give up."""
+        return time.monotonic() - self._moved > self.limit_s
+
+    def waited_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began

@@ -155,15 +155,18 @@ class SpaceBudget:
 
     def used(self, key: FileKey, now_s: float) -> None:
         """A client has waited for this file, which is on disk, and will open it in a moment."""
-        self._cache.used(key.path, now_s, was_awaited=True)
+        if self._roots:
+            self._cache.used(key.path, now_s, was_awaited=True)
 
     def opened(self, key: FileKey) -> None:
         """The client that waited for this file has opened it."""
-        self._cache.opened(key.path)
+        if self._roots:
+            self._cache.opened(key.path)
 
     def held(self, key: FileKey, now_s: float) -> None:
         """A reader has this file open, or will soon."""
-        self._cache.used(key.path, now_s)
+        if self._roots:
+            self._cache.used(key.path, now_s)
 
     def ended(self, transfer: Transfer, now_s: float, *, n_came: int) -> None:
         """A transfer ended with the file on disk; `n_came` is its size if that was unknown. -1: it is not on disk."""

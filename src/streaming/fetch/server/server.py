@@ -18,9 +18,8 @@ from streaming.fetch.server.services import Services
 from streaming.fetch.server.tickets import Tickets
 from streaming.fetch.transfer.engine import Waiter
 from streaming.fetch.transfer.log import log
-from streaming.fetch.transfer.progress import TransferProgress
 from streaming.fetch.transfer.ranges import RangeRequest
-from streaming.fetch.transfer.stores import Retrying
+from streaming.fetch.transfer.stores import Retrying, TransferProgress
 from streaming.fetch.wire.credentials import Credentials
 from streaming.fetch.wire.protocol import (
     MAX_OBJECT_BYTES,

@@ -10,7 +10,7 @@ from typing import Final
 
 from streaming.errors import FetchError, StreamingError
 from streaming.fetch.transfer.log import log
-from streaming.fetch.transfer.progress import TransferProgress
+from streaming.fetch.transfer.stores import TransferProgress
 from streaming.fetch.wire.protocol import Answer, Done, Failed, Pending
 
 _MAX_KEPT_BYTES: Final = 256 << 20

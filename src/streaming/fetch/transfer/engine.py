@@ -26,8 +26,8 @@ from streaming.fetch.transfer.cache_scan import CacheScan
 from streaming.fetch.transfer.deadline_pool import DeadlinePool
 from streaming.fetch.transfer.log import log
 from streaming.fetch.transfer.parts import MIN_BYTES, PART_BYTES
-from streaming.fetch.transfer.progress import AbandonedError, TransferProgress
-from streaming.fetch.transfer.whole_file import LimitError, TransferContext, is_on_disk, move_file
+from streaming.fetch.transfer.stores import TransferProgress
+from streaming.fetch.transfer.whole_file import AbandonedError, LimitError, TransferContext, is_on_disk, move_file
 from streaming.fetch.wire.protocol import Answer, Done, Failed, Hello, Pending
 from streaming.storage.url import Folder
 

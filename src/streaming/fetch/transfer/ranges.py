@@ -21,7 +21,7 @@ from streaming.fetch.decide.ranges import FileFacts, JoinedRange, RangeBudget, R
 from streaming.fetch.decide.transfers import FileKey, Transfer
 from streaming.fetch.transfer.deadline_pool import DeadlineJob, DeadlinePool
 from streaming.fetch.transfer.engine import Engine
-from streaming.fetch.transfer.progress import TransferProgress
+from streaming.fetch.transfer.stores import TransferProgress
 from streaming.fetch.transfer.whole_file import TransferContext, check_size, is_on_disk
 from streaming.fetch.wire.protocol import MAX_OBJECT_BYTES, Done, RangeAsk, Reason, Span
 from streaming.storage.store import Part

@@ -34,7 +34,6 @@ from streaming.errors import (
 from streaming.fetch.decide.rates import RateLimiter
 from streaming.fetch.decide.transfers import Account
 from streaming.fetch.transfer.credential_cache import CredentialCache
-from streaming.fetch.transfer.progress import TransferProgress
 from streaming.storage.open_stores import Stores
 from streaming.storage.store import Content, ObjectFacts, Part, Store
 from streaming.storage.url import Folder, Location
@@ -51,7 +50,37 @@ def backoff_s(attempt: int, *, rng: random.Random) -> float:
     return min(30.0, 0.5 * 2.0**attempt) * rng.uniform(0.5, 1.0)
 
 
-# --- attempts
+# --- progress and attempts
+
+
+class TransferProgress:
+    """Numbers that grow while something moves."""
+
+    def __init__(self) -> None:
+        self.is_wanted = True  # written by others: a transfer that nobody wants any more is given up
+        self.n_bytes = 0
+        self.n_attempts = 0
+        self.began_s = time.monotonic()
+        self._parts: list[TransferProgress] = []
+
+    def include(self, part: TransferProgress) -> None:
+        """Count the progress of something shared, which others may have begun, as this one's own."""
+        self._parts.append(part)
+
+    def reached(self, n_bytes: int) -> None:
+        """`n_bytes` have moved in all."""
+        self.n_bytes = n_bytes
+
+    @property
+    def token(self) -> str:
+        """A text that differs from any earlier one if anything has moved."""
+        everything = [self, *self._parts]
+        return f"{sum(each.n_attempts for each in everything)}:{sum(each.n_bytes for each in everything)}"
+
+    def left_s(self, n_bytes: int) -> float:
+        """Seconds until `n_bytes` have come, at the rate so far."""
+        n_left, passed_s = n_bytes - self.n_bytes, time.monotonic() - self.began_s
+        return n_left * passed_s / self.n_bytes if self.n_bytes else float("inf")
 
 
 class Attempts:

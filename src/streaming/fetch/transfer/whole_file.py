@@ -33,8 +33,7 @@ from streaming.fetch.decide.transfers import Transfer
 from streaming.fetch.transfer.deadline_pool import BulkGate
 from streaming.fetch.transfer.log import log
 from streaming.fetch.transfer.parts import Parts
-from streaming.fetch.transfer.progress import AbandonedError, TransferProgress
-from streaming.fetch.transfer.stores import Retrying, StoreAccess
+from streaming.fetch.transfer.stores import Retrying, StoreAccess, TransferProgress
 from streaming.formats.compression import decompress_stream
 from streaming.formats.hashing import hasher
 from streaming.formats.names import INDEX_NAME
@@ -44,6 +43,10 @@ from streaming.storage.url import Folder
 
 TakeRoom = Callable[[int], None]
 """Reserves space once the store has reported a size that was unknown. Raises NoRoomError if there is none."""
+
+
+class AbandonedError(StorageError):
+    """A transfer was given up because nobody wanted the file any more. It never reaches a client."""
 
 
 class LimitError(NoRoomError):

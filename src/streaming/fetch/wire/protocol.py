@@ -14,10 +14,14 @@ A request gets one answer; each is a frame: two lengths, a JSON head, and bytes.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
+import select
 import socket
 import struct
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -369,6 +373,53 @@ def receive_frame(peer: socket.socket) -> tuple[list[Any], bytearray]:
     except ValueError as error:
         raise ConnectionAbortedError("the peer does not speak our protocol") from error
     return head, _exactly(peer, n_payload)
+
+
+class Connection:
+    """One socket to the fetcher, of one thread. Closed at the latest when dropped."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+        self._close = weakref.finalize(self, peer.close)
+        self.instance = ""
+        """The life of the fetcher at the other end."""
+        self.facts: Mapping[str, Any] = {}
+        """What it said of itself; see `Hello`."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether this process has let go of it."""
+        return not self._close.alive
+
+    def close(self) -> None:
+        """Drop this process's copy of the socket."""
+        self._close()
+
+    def end(self) -> None:
+        """End it for every thread and process that has it; a thread that waits for an answer is woken."""
+        if not self.closed:
+            with contextlib.suppress(OSError):
+                self._peer.shutdown(socket.SHUT_RDWR)
+        self._close()
+
+    def exchange(self, request: Request) -> Answer:
+        """Send one request and receive its answer. Whatever interrupts that closes the connection."""
+        try:
+            send_request(self._peer, request)
+            return receive_answer(self._peer)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+                raise ConnectionAbortedError(str(error)) from error  # closed by another thread
+            raise
+
+    def is_alive(self) -> bool:
+        """Whether the other end is still there, by looking without waiting."""
+        if self.closed:
+            return False
+        poll = select.poll()
+        poll.register(self._peer, select.POLLIN)
+        return not poll.poll(0)  # nothing is due, so what can be read is the end
 
 
 def _exactly(peer: socket.socket, n_bytes: int) -> bytearray:

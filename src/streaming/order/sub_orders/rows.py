@@ -44,14 +44,8 @@ class RowReader:
 
     def __init__(self, choice: RowChoice) -> None:
         self._choice = choice
-        self._is_plain = choice.permute_key is None and not choice.drawn.samples_any
         self._sorted: dict[int, NDArray[np.int32]] = {}
         self._n_sorted = 0
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every place stands for its own row, so that no row needs to be found."""
-        return self._is_plain
 
     def ids(
         self, ids: NDArray[np.int64], shards: NDArray[np.int64], pass_numbers: NDArray[np.int64]

@@ -102,14 +102,17 @@ class SubOrder:
         self.grid = CanonicalNodeGrid(int(self._offsets[-1]), n_canonical_nodes)
         self._canonical_nodes: list[CanonicalNode | None] = [None] * n_canonical_nodes
         algorithm = mixing.algorithm
-        self.row_choice = RowChoice(
-            catalog,
-            drawn,
-            sampling.granularity,
-            sampling.row_key,
-            derive_key(mixing.seed, mixing.epoch, Purpose.SHARD_ROWS) if algorithm.permutes_shards else None,
-            in_stored_order=mixing.shuffle_algo is None,
-        )
+        self.row_choice: RowChoice | None = None
+        """Which row a place stands for; None if each place stands for its own."""
+        if algorithm.permutes_shards or drawn.samples_any:
+            self.row_choice = RowChoice(
+                catalog,
+                drawn,
+                sampling.granularity,
+                sampling.row_key,
+                derive_key(mixing.seed, mixing.epoch, Purpose.SHARD_ROWS) if algorithm.permutes_shards else None,
+                in_stored_order=mixing.shuffle_algo is None,
+            )
         self.point_shuffle: PointShuffle | None = None
         """The shuffle, if it has a closed form; otherwise each canonical node has its own."""
         if isinstance(algorithm, PointAlgorithm):
@@ -224,7 +227,7 @@ class SubOrderReader(Protocol):
 
 def sub_order_reader(sub_order: SubOrder) -> SubOrderReader:
     """Make a reader, for one thread."""
-    rows = RowReader(sub_order.row_choice)
+    rows = None if sub_order.row_choice is None else RowReader(sub_order.row_choice)
     if sub_order.point_shuffle is not None:
         return _PointReader(sub_order.point_shuffle, sub_order.table, rows)
     return _WindowReader(sub_order, rows)
@@ -252,25 +255,25 @@ class _Found:
             self.shards[at] = table.shard[runs]
             self.pass_numbers[at] = table.pass_number[runs]
 
-    def rows(self, rows: RowReader) -> NDArray[np.int64]:
+    def rows(self, rows: RowReader | None) -> NDArray[np.int64]:
         """Return the ids of the rows that the places stand for, int64 (sample,).
 
         For all places in one call, since a call for few costs as much.
         """
-        return rows.ids(self.ids, self.shards, self.pass_numbers) if len(self.shards) else self.ids
+        return self.ids if rows is None else rows.ids(self.ids, self.shards, self.pass_numbers)
 
 
 class _PointReader:
     """Reads a shuffle that has a closed form. Keeps no windows."""
 
-    def __init__(self, shuffle: PointShuffle, table: RunTable, rows: RowReader) -> None:
+    def __init__(self, shuffle: PointShuffle, table: RunTable, rows: RowReader | None) -> None:
         self._shuffle = shuffle
         self._table = table
         self._rows = rows
 
     def ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See SubOrderReader."""
-        found = _Found.empty(len(positions), not self._rows.is_plain)
+        found = _Found.empty(len(positions), self._rows is not None)
         found.fill(self._table, self._shuffle.places(positions), slice(None))
         return found.rows(self._rows)
 
@@ -278,14 +281,14 @@ class _PointReader:
 class _WindowReader:
     """Reads a shuffle window by window. Keeps the last window of every canonical node that it has read."""
 
-    def __init__(self, sub_order: SubOrder, rows: RowReader) -> None:
+    def __init__(self, sub_order: SubOrder, rows: RowReader | None) -> None:
         self._sub_order = sub_order
         self._rows = rows
         self._walkers: dict[int, _Walker] = {}
 
     def ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See SubOrderReader."""
-        found = _Found.empty(len(positions), not self._rows.is_plain)
+        found = _Found.empty(len(positions), self._rows is not None)
         canonical_nodes, ranks = self._sub_order.grid.locate(positions)
         if self._sub_order.grid.n_canonical_nodes == 1:
             self._walker(0).fill(found, ranks, slice(None))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streaming.errors import ClosedError, StorageError
 from streaming.fetch.decide.ranges import FileFacts, RangeRules, Verdict, decide, free_samples
 from streaming.fetch.wire import RangeAsk, Reason
-from streaming.read.epoch.segments import Segment
+from streaming.read.epoch.read_ahead import Segment
 from streaming.read.shards.lookup import SampleLookup
 from streaming.read.shards.range_reader import PartialShards, RangeRead, RangeReader
 from streaming.read.telemetry.counters import Count, SharedCounters

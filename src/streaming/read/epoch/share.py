@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 
 from streaming.order import EpochOrder, EpochPlan, Topology, WorkerReader, first_uses, rows_drawn, sparsely_read
 from streaming.read.epoch.early_ranges import EarlyRanges, TrainingRate, WorkerTurn
-from streaming.read.epoch.read_ahead import Horizon, ListRules, ReadAhead
-from streaming.read.epoch.segments import Planning, Segment, segments
+from streaming.read.epoch.read_ahead import Horizon, ListRules, Planning, ReadAhead, Segment, segments
 from streaming.read.shards.pool import OpenShard
 from streaming.read.shards.range_reader import PartialShard, PartialShards
 from streaming.read.shards.sample_store import SampleStore

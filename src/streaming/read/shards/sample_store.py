@@ -28,11 +28,10 @@ from streaming.read.streams.cache_limit import CacheRoom, checked_limit, disk_by
 from streaming.read.streams.indexes import StreamFiles, catalog_of, load_streams
 from streaming.read.streams.location import StreamLocation, config_of, own_folder
 from streaming.read.telemetry.bottleneck import WaitRules
-from streaming.read.telemetry.counters import SharedCounters, Stopwatch
+from streaming.read.telemetry.counters import SharedCounters, Stopwatch, WaitRecorder
 from streaming.read.telemetry.loader_monitor import LoaderMonitor
 from streaming.read.telemetry.progress_bar import first_samples_shown, indexes_shown
 from streaming.read.telemetry.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
-from streaming.read.telemetry.wait_recorder import WaitRecorder
 
 _MAX_AT_START: Final = 16
 """Shards announced before an epoch has started,"""

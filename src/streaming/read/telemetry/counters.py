@@ -10,6 +10,7 @@ Nothing is counted per sample: a reader looks at its clocks at the end of a segm
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import fcntl
 import itertools
@@ -17,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import context, reduction
 from typing import Any, Final
@@ -26,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import ClosedError
-from streaming.fetch.wire import Reason
+from streaming.fetch.wire import INDEXES, Announce, ReadObject, ReadRanges, Reason, Request, Wait
 from streaming.fork_safety import ForkSafeLock
+from streaming.formats.names import INDEX_NAME
 from streaming.read.shared.anonymous_file import anonymous_file
 
 
@@ -258,3 +260,47 @@ class Stopwatch:
         passed_s, cpu_s, waited_s = (max(0.0, now - then) for now, then in zip(self._clocks, before))
         samples = np.bincount(self._stream_of_shard[shards], minlength=self._counters.n_streams)
         self._counters.add({Count.CPU_S: cpu_s, Count.IDLE_S: max(0.0, passed_s - cpu_s - waited_s)}, samples)
+
+
+class WaitRecorder:
+    """The observer of a client, which counts its waits. Safe between threads. Pickles with its counters alone."""
+
+    def __init__(self, counters: SharedCounters) -> None:
+        self._counters = counters
+        self._here = threading.local()
+
+    @contextlib.contextmanager
+    def heard_by(self, listener: Callable[[bool], None]) -> Iterator[None]:
+        """In the block, call `listener(is_pending)` about once a second of this thread's waits, and after each."""
+        self._here.listener = listener
+        try:
+            yield
+        finally:
+            self._here.listener = None
+
+    def pending(self) -> None:
+        """See WaitObserver."""
+        self._call_listener(is_pending=True)
+
+    def ended(self, request: Request, waited_s: float) -> None:
+        """See WaitObserver."""
+        self._counters.add_wait(_count_of(request), waited_s)
+        self._call_listener(is_pending=False)
+
+    def _call_listener(self, *, is_pending: bool) -> None:
+        listener: Callable[[bool], None] | None = getattr(self._here, "listener", None)
+        if listener is not None:
+            listener(is_pending)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WaitRecorder, (self._counters,)
+
+
+def _count_of(request: Request) -> Count:
+    if isinstance(request, Wait):
+        return Count.INDEX_S if request.file.name == INDEX_NAME else Count.SHARDS_S
+    if isinstance(request, ReadRanges):
+        return Count.RANGES_S
+    # An object is read without the cache if it is an index that has no place there.
+    is_index = isinstance(request, ReadObject) or (isinstance(request, Announce) and request.reader == INDEXES)
+    return Count.INDEX_S if is_index else Count.FETCHER_S

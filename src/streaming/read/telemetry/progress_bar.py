@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from streaming.errors import StreamingError
 from streaming.fetch.client import FetchClient
-from streaming.read.telemetry.wait_recorder import WaitRecorder
+from streaming.read.telemetry.counters import WaitRecorder
 from streaming.units import shown_bytes
 
 _AFTER_S: Final = 1.0  # what takes less shows nothing

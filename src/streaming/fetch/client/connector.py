@@ -1,21 +1,17 @@
-"""A connection to the fetcher: found or started, greeted, and used by one thread."""
+"""Connects to the fetcher, which it finds or starts, and greets it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import socket
 import time
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from streaming.errors import DeadlineError, FetchError
 from streaming.fetch.client.launcher import CannotLaunchError, KilledAtStartError, launch, may_start
-from streaming.fetch.wire import protocol
-from streaming.fetch.wire.protocol import PROTOCOL, SLICE_S, VERSION, Answer, Done, Failed, Hello, Request
+from streaming.fetch.wire.protocol import PROTOCOL, SLICE_S, VERSION, Connection, Done, Failed, Hello
 from streaming.fetch.wire.rendezvous import (
     Rendezvous,
     RendezvousError,
@@ -37,53 +33,6 @@ _MAX_KILLED: Final = 5
 
 class NoneListensError(Exception):
     """No fetcher listens, and none was to be started."""
-
-
-class Connection:
-    """One socket to the fetcher, of one thread. Closed at the latest when dropped."""
-
-    def __init__(self, peer: socket.socket) -> None:
-        self._peer = peer
-        self._close = weakref.finalize(self, peer.close)
-        self.instance = ""
-        """The life of the fetcher at the other end."""
-        self.facts: Mapping[str, Any] = {}
-        """What it said of itself; see `Hello`."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether this process has let go of it."""
-        return not self._close.alive
-
-    def close(self) -> None:
-        """Drop this process's copy of the socket."""
-        self._close()
-
-    def end(self) -> None:
-        """End it for every thread and process that has it; a thread that waits for an answer is woken."""
-        if not self.closed:
-            with contextlib.suppress(OSError):
-                self._peer.shutdown(socket.SHUT_RDWR)
-        self._close()
-
-    def exchange(self, request: Request) -> Answer:
-        """Send one request and receive its answer. Whatever interrupts that closes the connection."""
-        try:
-            protocol.send_request(self._peer, request)
-            return protocol.receive_answer(self._peer)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
-                raise ConnectionAbortedError(str(error)) from error  # closed by another thread
-            raise
-
-    def is_alive(self) -> bool:
-        """Whether the other end is still there, by looking without waiting."""
-        if self.closed:
-            return False
-        poll = select.poll()
-        poll.register(self._peer, select.POLLIN)
-        return not poll.poll(0)  # nothing is due, so what can be read is the end
 
 
 class Connector:
@@ -172,25 +121,3 @@ class Connector:
             )
         connection.instance, connection.facts = theirs["instance"], theirs
         return connection
-
-
-class Deadline:
-    """A limit on waiting, counted from the last change of a token if `renewed`, else from the beginning."""
-
-    def __init__(self, limit_s: float, *, renewed: bool) -> None:
-        self.limit_s, self.renewed = limit_s, renewed
-        self._began = self._moved = time.monotonic()
-        self._token = ""
-
-    def moved(self, token: str) -> None:
-        """The work that is waited for stands at this token."""
-        if self.renewed and token != self._token:
-            self._token, self._moved = token, time.monotonic()
-
-    def is_over(self) -> bool:
-        """Whether to give up."""
-        return time.monotonic() - self._moved > self.limit_s
-
-    def waited_s(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self._began

@@ -55,7 +55,7 @@ class HttpPeer:
     async def flush(self) -> None:
         """Send what was collected, and wait until the peer accepts more."""
         if self._held:
-            self.writer.write(b"".join(self._held))
+            self.writer.write(self._held[0] if len(self._held) == 1 else b"".join(self._held))
             self._held.clear()
             self._n_held = 0
         await self.writer.drain()

@@ -14,7 +14,7 @@ from streaming.order.epoch import EpochOrder, OrderReader, rows_drawn
 from streaming.order.nodes.plan import EpochPlan, Schedule, WorkerReader
 from streaming.order.nodes.shard_uses import first_uses, sparsely_read
 from streaming.order.nodes.topology import Topology
-from streaming.order.report.explanation import Explanation, explain, node_warning
+from streaming.order.explanation import Explanation, explain, node_warning
 from streaming.order.report.working_set import WorkingSet, working_set
 from streaming.order.spec import OrderSpec
 from streaming.order.weights import StreamWeight, resolve_draws

@@ -63,7 +63,7 @@ def test_registrations_are_sent_as_texts() -> None:
         "parse_remote('tape://robot/x')\n"
         "assert 'streaming.testing' not in sys.modules\n"
         "from streaming.storage.open_stores import Stores\n"
-        "print(type(Stores({}).open('tape://robot/x', 5.0)).__name__)\n"
+        "print(type(Stores({}).open(parse_remote('tape://robot/x'), 5.0)).__name__)\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert run.stdout.strip() == "MemoryStore"

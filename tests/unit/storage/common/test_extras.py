@@ -27,7 +27,8 @@ def test_a_store_names_its_missing_extra() -> None:
     program = (
         "import sys; sys.modules['paramiko'] = None\n"
         "from streaming.storage.open_stores import Stores\n"
-        "try: Stores({}).open('sftp://me@host/data', 1.0)\n"
+        "from streaming.storage.url import parse_remote\n"
+        "try: Stores({}).open(parse_remote('sftp://me@host/data'), 1.0)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from streaming.order.catalog import Catalog
 from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state
 from streaming.order.epoch import EpochOrder, OrderReader, rows_drawn
+from streaming.order.explanation import Explanation, explain, node_warning
 from streaming.order.nodes.plan import EpochPlan, Schedule, WorkerReader
 from streaming.order.nodes.shard_uses import first_uses, sparsely_read
 from streaming.order.nodes.topology import Topology
-from streaming.order.explanation import Explanation, explain, node_warning
 from streaming.order.report.working_set import WorkingSet, working_set
 from streaming.order.spec import OrderSpec
 from streaming.order.weights import StreamWeight, resolve_draws

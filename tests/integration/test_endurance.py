@@ -183,17 +183,17 @@ def test_workers_start_in_any_way_while_the_parent_is_busy(tmp_path: Path, proxy
     """The parent has used the network, and two of its threads go on using it; no start hangs, every epoch is whole."""
     write_numbered(str(tmp_path / "store" / "data"), 400)
     dataset = StreamingDataset(remote="s3://bkt/data", local=str(tmp_path / "cache"), batch_size=20, shuffle=True)
-    other = StreamingDataset(remote="s3://bkt/data", local=str(tmp_path / "other"))
-    checked_id(other[5])
+    others = [StreamingDataset(remote="s3://bkt/data", local=str(tmp_path / f"other{number}")) for number in range(2)]
+    checked_id(others[0][5])
     over, n_read, problems = threading.Event(), [0, 0], []
 
     def read(number: int) -> None:
         rng = random.Random(number)
         try:
             while not over.is_set():
-                checked_id(other[rng.randrange(400)])
+                checked_id(others[number][rng.randrange(400)])
                 n_read[number] += 1
-                for path in (tmp_path / "other").glob("shard*"):  # so that the next one comes from the store
+                for path in (tmp_path / f"other{number}").glob("shard*"):  # so that the next one comes from the store
                     path.unlink(missing_ok=True)
         except BaseException as error:
             problems.append(error)
@@ -223,7 +223,8 @@ def test_workers_start_in_any_way_while_the_parent_is_busy(tmp_path: Path, proxy
     assert min(n_read) > 0
     assert not any(thread.is_alive() for thread in threads)
     dataset.close()
-    other.close()
+    for other in others:
+        other.close()
 
 
 def test_a_thousand_streams_start_soon(tmp_path: Path, proxy: FaultProxy) -> None:

@@ -1,11 +1,12 @@
-"""What a process that may fork at any time needs: locks that its children can use, and a safe copy of weak sets."""
+"""What a process that may fork at any time needs: locks that its children can use, and to know what it is itself."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -37,6 +38,12 @@ def members(weak: weakref.WeakSet[T]) -> list[T]:
             return list(weak)
         except RuntimeError:  # it changed its size under us
             continue
+
+
+def is_loader_worker() -> bool:
+    """Whether this process is a worker of a PyTorch loader. Imports nothing."""
+    data: Any = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
 
 
 def _renew() -> None:

@@ -7,12 +7,13 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import context
 from typing import Any, Final
 
 from streaming.errors import OptionError, WorldError
+from streaming.fork_safety import is_loader_worker
 from streaming.order import (
     Cursor,
     EpochOrder,
@@ -44,15 +45,22 @@ def rank_batch_size(of_dataset: int | None, of_loader: int | None = None) -> int
 class Ranks:
     """Which rank this is of which ranks: as the user says, else as the environment says at the time of the call.
 
-    A pickle for a worker process holds the world that was found, since the worker may not see the process group.
+    A loader worker that was started with a pickle may not see the process group. So the pickle holds the world that
+    was found; processes that are no loader workers find their own.
     """
 
     given: World | None
     replication: int
+    of_parent: World | None = None
+    """The world of the process that started this one with a pickle."""
 
     def world(self, *, is_logged: bool = True) -> World:
         """Which rank this is. `is_logged`: log it once if it was found. Raises WorldError."""
-        return World.detect(is_logged=is_logged) if self.given is None else self.given
+        if self.given is not None:
+            return self.given
+        if self.of_parent is not None and is_loader_worker():
+            return self.of_parent
+        return World.detect(is_logged=is_logged)
 
     def topology(self, *, is_logged: bool = True) -> Topology:
         """Which ranks exist. Raises WorldError, and OptionError if `replication` does not divide them."""
@@ -67,8 +75,11 @@ class Ranks:
             return False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        is_for_worker = context.get_spawning_popen() is not None
-        return Ranks, (self.world() if is_for_worker else self.given, self.replication)
+        found = None
+        if self.given is None and context.get_spawning_popen() is not None:
+            with suppress(WorldError):  # it is raised where the world is needed, if it is still so
+                found = self.world(is_logged=False)
+        return Ranks, (self.given, self.replication, found)
 
 
 class LoaderSide:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from streaming.errors import WorldError
+from streaming.fork_safety import is_loader_worker
 
 _log: Final = logging.getLogger("streaming")
 
@@ -260,15 +261,10 @@ _said_once: set[int] = set()
 
 def _log_once(world: World) -> None:
     """Log once in a process where rank and world came from; warn if nothing was found."""
-    if os.getpid() in _said_once or _is_loader_worker():
+    if os.getpid() in _said_once or is_loader_worker():
         return
     _said_once.add(os.getpid())
     if world.source.startswith("no launcher"):
         _log.warning("rank 0 of 1: %s. Every process that is started like this reads all the data.", world.source)
     else:
         _log.info("%r", world)
-
-
-def _is_loader_worker() -> bool:
-    data: Any = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None

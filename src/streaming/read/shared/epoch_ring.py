@@ -4,6 +4,9 @@ The rank process owns one anonymous file. Its loader workers inherit it (by fork
 and nobody else can reach it, so it dies with the last of them, however they die. It holds the epochs started lately,
 each with its loader and the workers that have joined it, and the cursor that `load_state_dict` has set.
 
+A process that has inherited the ring and is no loader worker, such as a rank forked or spawned from a dataset, goes on
+with a ring of its own from where this one stood when it was started.
+
 A loader is known by its key. PyTorch draws a base seed per loader iteration, which all its workers know; our own
 loader sets a key of its own. A worker that begins to iterate joins the oldest epoch of its loader's key that no
 process has joined yet under its worker number. If there is none, it begins the next epoch.
@@ -24,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from streaming.errors import ClosedError, OptionError
 from streaming.fork_safety import ForkSafeLock, members
 from streaming.order import Cursor
-from streaming.read.shared.anonymous_file import anonymous_file
+from streaming.read.shared.anonymous_file import RankOwned, anonymous_file
 
 _HEADER: Final = struct.Struct("<qqqqq")
 _ENTRY: Final = struct.Struct("<qqqqqqq")
@@ -73,7 +76,7 @@ class EpochProgress:
     is_pending: bool
 
 
-class EpochRing:
+class EpochRing(RankOwned):
     """The epochs started in one rank process and its workers. Owns one descriptor; safe between threads and processes.
 
     After `close` all methods but `close` raise ClosedError.
@@ -81,14 +84,30 @@ class EpochRing:
 
     def __init__(self) -> None:
         self._adopt(anonymous_file("streaming-epochs", _FILE_BYTES))
+        self._belongs_to_this_process()
 
-    def _adopt(self, fd: int) -> None:
-        self._fd = fd
+    def _adopt(self, fd: int, inherited: _Position | None = None) -> None:
         self._is_closed = False
         self._lock = ForkSafeLock()
+        self._use(fd)
+        self._inherited = _Position.of(fd) if inherited is None else inherited
+        _rings.add(self)
+
+    def _use(self, fd: int) -> None:
+        self._fd = fd
         self._close = weakref.finalize(self, os.close, fd)  # a forked child closes its own copy
         self._close.atexit = False
-        _rings.add(self)
+
+    def own(self) -> None:
+        """See RankOwned."""
+        with self._locked():
+            pass
+
+    def _separate(self) -> None:
+        fd = anonymous_file("streaming-epochs", _FILE_BYTES)
+        self._inherited.write_to(fd)
+        self._close()
+        self._use(fd)
 
     # --- for the rank process
 
@@ -167,6 +186,7 @@ class EpochRing:
         with self._lock:
             if self._is_closed:
                 raise ClosedError("the dataset is closed")
+            self._own()
             fcntl.lockf(self._fd, fcntl.LOCK_EX)
             try:
                 yield _RingFile(self._fd)
@@ -178,7 +198,7 @@ class EpochRing:
         if context.get_spawning_popen() is None:
             return EpochRing, ()
         self.close_abandoned()
-        return _handed_ring, (reduction.DupFd(self._fd),)
+        return _handed_ring, (reduction.DupFd(self._fd), os.getpid(), _Position.of(self._fd))
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -266,6 +286,28 @@ class _RingFile:
         return entry.started(header.n_started)
 
 
+class _Position(NamedTuple):
+    """Where a ring stands: what another rank process needs in order to go on from there."""
+
+    header: _Header
+    last: _Entry | None
+    """The epoch that started last."""
+
+    @classmethod
+    def of(cls, fd: int) -> _Position:
+        """The position of the ring in a file."""
+        file = _RingFile(fd)
+        header = file.header
+        return cls(header, file.entry(header.n_started - 1) if header.n_started else None)
+
+    def write_to(self, fd: int) -> None:
+        """Write it to an empty file."""
+        file = _RingFile(fd)
+        file.header = self.header
+        if self.last is not None:  # nobody is to join it here
+            file.set_entry(self.header.n_started - 1, self.last._replace(is_abandoned=True))
+
+
 _rings: weakref.WeakSet[EpochRing] = weakref.WeakSet()
 
 
@@ -275,13 +317,21 @@ def _close_abandoned() -> None:
             ring.close_abandoned()
 
 
-os.register_at_fork(before=_close_abandoned)
+def _note_positions() -> None:
+    """In a forked child: note where rings stand now, since the parent goes on."""
+    for ring in members(_rings):
+        with suppress(OSError):
+            ring._inherited = _Position.of(ring._fd)
 
 
-def _handed_ring(handed: Any) -> EpochRing:
-    """In a started worker: the ring of the process that started it."""
+os.register_at_fork(before=_close_abandoned, after_in_child=_note_positions)
+
+
+def _handed_ring(handed: Any, process: int, position: _Position) -> EpochRing:
+    """In a started process: the ring of the process that started it."""
     ring = EpochRing.__new__(EpochRing)
-    ring._adopt(handed.detach())
+    ring._adopt(handed.detach(), position)
+    ring._inherited_from(process)
     return ring
 
 

@@ -30,7 +30,7 @@ from streaming.errors import ClosedError
 from streaming.fetch.wire import INDEXES, Announce, ReadObject, ReadRanges, Reason, Request, Wait
 from streaming.fork_safety import ForkSafeLock
 from streaming.formats.names import INDEX_NAME
-from streaming.read.shared.anonymous_file import anonymous_file
+from streaming.read.shared.anonymous_file import RankOwned, anonymous_file
 
 
 class Count(enum.IntEnum):
@@ -92,7 +92,7 @@ class Reading:
         return Reading(self.counts + other.counts, self.samples + other.samples)
 
 
-class SharedCounters:
+class SharedCounters(RankOwned):
     """Counters of one dataset in one rank process and its workers. Owns one descriptor; safe between threads.
 
     What is counted after `close` is lost, since a reader may end after its dataset; reading then raises ClosedError.
@@ -100,19 +100,36 @@ class SharedCounters:
 
     def __init__(self, n_streams: int) -> None:
         self._adopt(anonymous_file("streaming-counters"), n_streams)
+        self._belongs_to_this_process()
 
     def _adopt(self, fd: int, n_streams: int) -> None:
-        self._fd, self.n_streams = fd, n_streams
+        self.n_streams = n_streams
         self._n_counted = _N_COUNTS + n_streams
         self._n_words = _FIRST + 2 * self._n_counted
-        self._process = 0  # the process that has claimed `_slot`; a forked child claims another
-        self._slot = 0
-        self._words = np.zeros(self._n_words)
         self._lock = ForkSafeLock()
         self._here = threading.local()
         self._is_closed = False
+        self._use(fd)
+
+    def _use(self, fd: int) -> None:
+        self._fd = fd
+        self._process = 0  # the process that has claimed `_slot`; a forked child claims another
+        self._slot = 0
+        self._words = np.zeros(self._n_words)
         self._close = weakref.finalize(self, os.close, fd)
         self._close.atexit = False
+
+    def own(self) -> None:
+        """See RankOwned."""
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("the dataset is closed")
+            self._own()
+
+    def _separate(self) -> None:
+        fd = anonymous_file("streaming-counters")
+        self._close()
+        self._use(fd)
 
     # --- counting
 
@@ -191,6 +208,7 @@ class SharedCounters:
         with self._lock:
             if self._is_closed:
                 raise ClosedError("the dataset is closed")
+            self._own()
             content = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         n_slots = len(content) // (_WORD_BYTES * self._n_words)
         return np.frombuffer(content, np.float64, n_slots * self._n_words).reshape(n_slots, self._n_words)
@@ -200,6 +218,7 @@ class SharedCounters:
         process = os.getpid()
         if self._is_closed or self._process == process:
             return not self._is_closed
+        self._own()
         for slot in itertools.count():
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)  # goes with the process
@@ -226,7 +245,8 @@ class SharedCounters:
         """The descriptor, if a worker process is being started; elsewhere the pickle makes new, empty counters."""
         if context.get_spawning_popen() is None or self._is_closed:
             return SharedCounters, (self.n_streams,)
-        return _handed_counters, (reduction.DupFd(self._fd), self.n_streams)
+        self.own()
+        return _handed_counters, (reduction.DupFd(self._fd), os.getpid(), self.n_streams)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -235,10 +255,11 @@ class SharedCounters:
             self._close()
 
 
-def _handed_counters(handed: Any, n_streams: int) -> SharedCounters:
-    """In a started worker: the counters of the process that started it."""
+def _handed_counters(handed: Any, process: int, n_streams: int) -> SharedCounters:
+    """In a started process: the counters of the process that started it."""
     counters = SharedCounters.__new__(SharedCounters)
     counters._adopt(handed.detach(), n_streams)
+    counters._inherited_from(process)
     return counters
 
 

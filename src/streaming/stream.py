@@ -10,6 +10,7 @@ from typing import Any
 
 from streaming.errors import OptionError
 from streaming.fetch.wire import CredentialProvider
+from streaming.folder_identity import is_same_folder
 from streaming.order import StreamWeight
 from streaming.read.streams.location import StreamLocation, private_root
 from streaming.storage.options import checked_options
@@ -128,7 +129,7 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLoca
     if remote is None:
         assert local is not None
         source_root, remote = local, Folder(local)
-    elif isinstance(remote, Folder) and (local is None or os.path.realpath(remote.path) == os.path.realpath(local)):
+    elif isinstance(remote, Folder) and (local is None or _is_source(remote.path, local, split)):
         source_root = remote.path
     is_private = source_root is not None or local is None
     root = (
@@ -156,6 +157,11 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLoca
         credentials=credentials,
         **chosen,
     )
+
+
+def _is_source(remote: str, local: str, split: str) -> bool:
+    """Whether `local` is the source itself, as a whole or where the split lies."""
+    return is_same_folder(remote, local) or is_same_folder(os.path.join(remote, split), os.path.join(local, split))
 
 
 def split_options(remote: Location, storage_options: Mapping[str, Any]) -> tuple[str, CredentialProvider | None]:

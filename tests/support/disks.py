@@ -29,6 +29,19 @@ def own_disk(folder: Path, n_bytes: int) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@contextlib.contextmanager
+def bound(folder: Path, again: Path) -> Iterator[None]:
+    """In the block `folder` is also mounted at `again`. The test is skipped where that is impossible."""
+    again.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(["mount", "--bind", str(folder), str(again)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode(errors='replace').strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(again)], check=True)
+
+
 def used_bytes(folder: Path) -> int:
     """Bytes in use on the file system of `folder`."""
     status = os.statvfs(folder)

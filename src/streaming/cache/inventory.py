@@ -20,6 +20,7 @@ from typing import Final
 from streaming.cache.files import PRIVATE_FOLDER, read_mark, table_name, translating_errors
 from streaming.cache.ledger import CachedFile
 from streaming.errors import FormatError, StorageError
+from streaming.folder_identity import KnownFolders
 from streaming.formats.names import INDEX_NAME
 from streaming.placement import UnplacedFile
 
@@ -107,7 +108,7 @@ class Inventory:
         """Everything below `roots` except in private folders.
 
         `copies`: folders that are copies of a remote though they do not say so (another loader filled them).
-        `sources`: folders from which nothing may be deleted, whatever they say, as real paths.
+        `sources`: folders from which nothing may be deleted, whatever they say and however they are reached.
         """
         files: dict[str, CachedFile] = {}
         foreign: set[str] = set()  # other users' files
@@ -131,7 +132,8 @@ class Inventory:
                             files[path] = CachedFile(status.st_size, last_use_s, is_evictable=False)
                             if status.st_uid != os.geteuid():
                                 foreign.add(path)
-        kept = frozenset(folder for folder in folders_seen if sources and os.path.realpath(folder) in sources)
+        known_sources = KnownFolders(sources)
+        kept = frozenset(folder for folder in folders_seen if known_sources.has(folder))
         marked = {folder for folder in folders_seen if os.path.join(folder, ORIGIN_NAME) in files}
         found_copies = frozenset((marked | (folders_seen & set(copies))) - kept)
         may_delete = functools.cache(_may_delete)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from streaming.errors import DirectoryNotEmptyError, OptionError
+from streaming.folder_identity import KnownFolders, is_same_folder
 from streaming.storage.url import Folder, Location, looks_like_url, parse_remote
 
 Out: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]]
@@ -39,8 +40,7 @@ def parse_out(out: Out) -> OutputLocation:
         if looks_like_url(remote):
             return OutputLocation(local, _store(remote))
         folder = os.path.expanduser(remote)
-        same = os.path.realpath(local) == os.path.realpath(folder)
-        return OutputLocation(local, None if same else Folder(os.path.abspath(folder)))
+        return OutputLocation(local, None if is_same_folder(local, folder) else Folder(os.path.abspath(folder)))
     place = _text(out)
     if looks_like_url(place):
         return OutputLocation(None, _store(place))
@@ -65,7 +65,7 @@ def make_folder(local: str, *, exist_ok: bool) -> None:
 def _empty(folder: str) -> None:
     if os.path.islink(folder) or not os.path.isdir(folder):
         raise OptionError(f"exist_ok=True empties a folder, and {folder} is a link or a file; give the real folder")
-    if os.path.realpath(folder) in (os.path.realpath("/"), os.path.realpath(os.path.expanduser("~"))):
+    if KnownFolders(["/", os.path.expanduser("~")]).has(folder):
         raise OptionError(f"exist_ok=True would delete everything in {folder}; choose a folder for the dataset alone")
     with os.scandir(folder) as entries:
         for entry in list(entries):

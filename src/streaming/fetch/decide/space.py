@@ -18,7 +18,7 @@ _LATER: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class JobCaches:
-    """What a job says of its caches. `sources` are folders that it reads and that are never written, links resolved."""
+    """What a job says of its caches. `sources` are folders that it reads and that are never written."""
 
     limit_bytes: int | None
     roots: frozenset[str]
@@ -108,7 +108,7 @@ class SpaceBudget:
 
     @property
     def sources(self) -> frozenset[str]:
-        """Folders from which nothing may be deleted, links resolved."""
+        """Folders from which nothing may be deleted."""
         return frozenset().union(*(caches.sources for caches in self._jobs.values()))
 
     # --- space

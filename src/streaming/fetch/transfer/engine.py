@@ -380,8 +380,8 @@ def _log_fault(result: Future[None]) -> None:
 
 
 def caches_of(hello: Hello) -> JobCaches:
-    """What a client's greeting says of its caches; resolves links."""
-    sources = (os.path.realpath(config.remote.path) for config in hello.streams if isinstance(config.remote, Folder))
+    """What a client's greeting says of its caches."""
+    sources = (config.remote.path for config in hello.streams if isinstance(config.remote, Folder))
     return JobCaches(
         hello.cache_limit if hello.cache_limit >= 0 else None,
         frozenset(config.root or config.local for config in hello.streams),

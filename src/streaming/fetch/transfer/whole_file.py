@@ -34,6 +34,7 @@ from streaming.fetch.transfer.deadline_pool import BulkGate
 from streaming.fetch.transfer.log import log
 from streaming.fetch.transfer.parts import Parts
 from streaming.fetch.transfer.stores import Retrying, StoreAccess, TransferProgress
+from streaming.folder_identity import is_same_folder
 from streaming.formats.compression import decompress_stream
 from streaming.formats.hashing import hasher
 from streaming.formats.names import INDEX_NAME
@@ -316,7 +317,7 @@ def _copied(chunks: Iterator[bytes | memoryview], copy: Temporary) -> Iterator[b
 def _is_source(transfer: Transfer) -> bool:
     """Whether the cache folder is the source itself, which nobody may write."""
     remote, local = transfer.key.remote, transfer.key.local
-    return isinstance(remote, Folder) and os.path.realpath(remote.path) == os.path.realpath(local)
+    return isinstance(remote, Folder) and is_same_folder(remote.path, local)
 
 
 def _absent_in_source(transfer: Transfer) -> StorageError:

@@ -29,6 +29,9 @@ from streaming.formats.shard_tables import Files, Repeated, Texts
 MAX_SHARDS: Final = 10**7
 MAX_ROWS: Final = 1 << 31
 MAX_FILE_BYTES: Final = (1 << 63) - 1
+MAX_MDS_BYTES: Final = (1 << 32) - 1
+_OWN_NAME: Final = re.compile(r"/\.(streaming|remotes/|[^/]+\.table/|[^/]+\.[0-9a-f]{16}\.tmp/)", re.IGNORECASE)
+"""Names that this library gives its own files in a cache: a shard of such a name would replace one."""
 
 
 # --- the objects of an index. Without `gc=False` the garbage collector would take most of the time.
@@ -132,6 +135,9 @@ def read_index(text: bytes, *, where: str) -> ShardIndex:
         "zip_meta": ([shard.zip_meta for shard in shards], is_split & is_zip),
     }
     files = {key: _read_files(where, key, some, wanted) for key, (some, wanted) in listed.items()}
+    for i in np.flatnonzero(~is_split & (files["raw_data"].n_bytes > MAX_MDS_BYTES)).tolist():
+        n_bytes = shards[i].raw_data.n_bytes
+        _fail(where, i, "raw_data.bytes", f"must be below 2**32, as far as the offsets of MDS reach, found {n_bytes:,}")
     _refuse_names_used_twice(where, [file.basename for some, _ in listed.values() for file in some if file])
     return ShardIndex(
         samples=np.array([shard.samples for shard in shards], np.int64),
@@ -225,10 +231,10 @@ def _are_safe(names: Sequence[str]) -> bool:
     whole = "\0".join(["", *names, ""])
     if whole.count("\0") != len(names) + 1 or "\\" in whole:
         return False
-    if any(own in whole for own in ("\0index.json\0", "/index.json\0", "\0.streaming/")):
+    if any(own in whole for own in ("\0index.json\0", "/index.json\0")):
         return False
     parts = whole.replace("\0", "/") if names else ""
-    return not any(bad in parts for bad in ("//", "/./", "/../"))
+    return not any(bad in parts for bad in ("//", "/./", "/../")) and _OWN_NAME.search(parts) is None
 
 
 def _refuse_names_used_twice(where: str, names: list[str]) -> None:

@@ -81,6 +81,7 @@ def named(name: str) -> Callable[[dict[str, Any]], Any]:
         (lambda s: s.update(raw_data=None), "raw_data"),
         (lambda s: s["raw_data"].pop("bytes"), "raw_data.bytes"),
         (lambda s: s["raw_data"].update(bytes=-1), "raw_data.bytes"),
+        (lambda s: s["raw_data"].update(bytes=2**32), "raw_data.bytes"),
         (lambda s: s["raw_data"].update(bytes=2**63), "raw_data.bytes"),
         (lambda s: s["raw_data"].update(bytes=2**64), "raw_data.bytes"),
         (lambda s: s["raw_data"].update(bytes="100"), "raw_data.bytes"),
@@ -107,6 +108,12 @@ def named(name: str) -> Callable[[dict[str, Any]], Any]:
                 "index.json",
                 "a/index.json",
                 ".streaming/x",
+                ".streaming-source",
+                "a/.Streaming-source",
+                ".remotes/x",
+                ".shard.00000.mds.table",
+                "a/.x.table",
+                ".shard.00000.mds.0123456789abcdef.tmp",
             )
         ),
         (lambda s: s["raw_data"].update(basename=None), "raw_data.basename"),
@@ -122,7 +129,10 @@ def test_a_bad_value_is_refused_with_its_place(change: Any, key: str, n_before: 
     assert key in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["..x", "x..", "a/.b", "a/..b/c", "…", "my index.json", "x.streaming/y", ".hidden"])
+@pytest.mark.parametrize(
+    "name",
+    ["..x", "x..", "a/.b", "a/..b/c", "…", "my index.json", "x.streaming/y", ".hidden", ".table", "x.table", ".x.tmp"],
+)
 def test_odd_but_harmless_names_are_accepted(name: str) -> None:
     """Only names that leave the folder or name the library's own files are refused."""
     assert parse_index(index_with(named(name)), where="x").raw_name(2) == name

@@ -28,10 +28,26 @@ class Parts:
 
     def forget(self) -> None:
         """Begin anew, since what came was wrong."""
-        self._missing = [
-            (begin, min(begin + PART_BYTES, self._n_bytes)) for begin in range(0, self._n_bytes, PART_BYTES)
-        ][::-1]
+        # An index may state any size, so the parts are counted and not listed.
+        self._untried = 0  # the first byte of the parts that have not been tried
+        self._failed: list[tuple[int, int]] = []
+        self._came_first: tuple[int, int] | None = None  # of this version, out of turn
         self._version: str | None = None
+
+    @property
+    def _n_missing(self) -> int:
+        return len(self._failed) + -(-(self._n_bytes - self._untried) // PART_BYTES)
+
+    def _take(self) -> tuple[int, int] | None:
+        """The next missing part; None if there is none."""
+        if self._failed:
+            return self._failed.pop()
+        while self._untried < self._n_bytes:
+            part = self._untried, min(self._untried + PART_BYTES, self._n_bytes)
+            self._untried = part[1]
+            if part != self._came_first:
+                return part
+        return None
 
     def fetch_missing(self, fetch: FetchPart, connections: Executor, n_connections: int) -> None:
         """Fetch the missing parts, in this thread and others of `connections`.
@@ -50,7 +66,7 @@ class Parts:
                 failed.set()
                 raise
 
-        helpers = [connections.submit(fetch_some) for _ in range(min(n_connections, len(self._missing)) - 1)]
+        helpers = [connections.submit(fetch_some) for _ in range(min(n_connections, self._n_missing) - 1)]
         try:
             fetch_some()
         finally:
@@ -62,29 +78,36 @@ class Parts:
                 helper.result()
 
     def _fetch_first(self, fetch: FetchPart) -> None:
-        if not self._missing:
+        part = self._take()
+        if part is None:
             return
-        begin, end = self._missing[-1]
-        version = fetch(begin, end, None).facts.version
-        if version != self._version:
+        version = self._fetched(fetch, part, None)
+        if version != self._version:  # what came before is of another version
             self.forget()
-        self._version = version
-        self._missing.remove((begin, end))
+            self._came_first, self._version = part, version
 
     def _fetch_next(self, fetch: FetchPart) -> bool:
         with self._lock:
-            if not self._missing:
-                return False
-            begin, end = self._missing.pop()
-        try:
-            found = fetch(begin, end, self._version).facts.version
-            if found != self._version:
-                raise TransferDamagedError(
-                    f"{self._shown} was replaced while it was read: bytes {begin} to {end} are of version {found}, "
-                    f"those before of {self._version}"
-                )
-        except BaseException:
-            with self._lock:
-                self._missing.append((begin, end))
-            raise
+            part = self._take()
+        if part is None:
+            return False
+        found = self._fetched(fetch, part, self._version)
+        if found != self._version:
+            self._put_back(part)
+            raise TransferDamagedError(
+                f"{self._shown} was replaced while it was read: bytes {part[0]} to {part[1]} are of version {found}, "
+                f"those before of {self._version}"
+            )
         return True
+
+    def _fetched(self, fetch: FetchPart, part: tuple[int, int], version: str | None) -> str | None:
+        """Fetch a part, which is missing again if that fails. The version that came."""
+        try:
+            return fetch(*part, version).facts.version
+        except BaseException:
+            self._put_back(part)
+            raise
+
+    def _put_back(self, part: tuple[int, int]) -> None:
+        with self._lock:
+            self._failed.append(part)

@@ -32,7 +32,8 @@ def dataset_at(path: Path, **options: Any) -> StreamingDataset:
     return StreamingDataset(local=str(path), shuffle=True, num_canonical_nodes=2, batch_size=BATCH, **options)
 
 
-def loader_over(dataset: StreamingDataset, *, is_own: bool, n_workers: int, method: str) -> DataLoader[Any]:
+def loader_over(dataset: StreamingDataset, *, is_own: bool, n_workers: int, method: str = "fork") -> DataLoader[Any]:
+    """Its workers are forked unless a test says otherwise: a new interpreter for each costs seconds."""
     kind: type[DataLoader[Any]] = StreamingDataLoader if is_own else DataLoader
     started = {"multiprocessing_context": method, "num_workers": n_workers} if n_workers else {}
     return kind(dataset, batch_size=BATCH, collate_fn=checked_ids, **started)  # type: ignore[arg-type]
@@ -93,9 +94,7 @@ def data(tmp_path: Path) -> Path:
 def test_each_rank_reads_its_share_of_each_epoch(tmp_path: Path, data: Path, method: str) -> None:
     """With plain and own loaders, with and without workers; then a state resumes in ranks started after loading it."""
     kinds = [(is_own, n_workers) for is_own in (False, True) for n_workers in (0, 2)]
-    loaders = [
-        loader_over(dataset_at(data), is_own=is_own, n_workers=n_workers, method=method) for is_own, n_workers in kinds
-    ]
+    loaders = [loader_over(dataset_at(data), is_own=is_own, n_workers=n_workers) for is_own, n_workers in kinds]
     reports = run_ranks(method, tmp_path, loaders, n_epochs=2, n_batches=5)
     epochs = expected(data, 3)
     states = []
@@ -108,7 +107,7 @@ def test_each_rank_reads_its_share_of_each_epoch(tmp_path: Path, data: Path, met
         states.append([reports[rank][number][2] for rank in range(N_RANKS)])
     assert states[2][0] == states[2][1] == states[3][0] == states[3][1] is not None
 
-    resumed = loader_over(dataset_at(data), is_own=True, n_workers=2, method=method)
+    resumed = loader_over(dataset_at(data), is_own=True, n_workers=2, method=method)  # as the ranks are
     assert isinstance(resumed, StreamingDataLoader)
     resumed.load_state_dict(states[2][0])
     reports = run_ranks(method, tmp_path, [resumed], n_epochs=1)
@@ -121,7 +120,7 @@ def test_each_rank_reads_its_share_of_each_epoch(tmp_path: Path, data: Path, met
 def test_ranks_go_on_from_the_epochs_of_the_process_that_started_them(tmp_path: Path, data: Path, method: str) -> None:
     """It reads an epoch by itself, starts the ranks, and reads on: nobody moves the epochs of another."""
     dataset = dataset_at(data)
-    loader = loader_over(dataset, is_own=False, n_workers=2, method=method)
+    loader = loader_over(dataset, is_own=False, n_workers=2)
     assert sorted(i for batch in loader for i in batch) == list(range(N_SAMPLES))
     reports = run_ranks(method, tmp_path, [loader], n_epochs=2)
     epochs = expected(data, 3)

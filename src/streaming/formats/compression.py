@@ -18,9 +18,6 @@ from streaming.errors import OptionError, ShardDamagedError, StreamingError
 
 PIECE_BYTES: Final = 1 << 20
 
-# An element of a Snappy block, two or three bytes, stands for at most 64 bytes.
-_SNAPPY_MOST: Final = 64
-
 _Pieces = Callable[["_ChunkFile"], Iterator[bytes]]
 
 
@@ -40,9 +37,10 @@ class _Algorithm:
 
 
 class _ChunkFile(io.RawIOBase):
-    """Chunks as a file that can only be read forwards."""
+    """Chunks as a file that can only be read forwards. `n_bytes` must come out when it is decompressed."""
 
-    def __init__(self, chunks: Iterable[bytes]) -> None:
+    def __init__(self, chunks: Iterable[bytes], n_bytes: int) -> None:
+        self.n_bytes = n_bytes
         self._chunks = iter(chunks)
         self._rest = memoryview(b"")
 
@@ -133,8 +131,8 @@ def _pieces_snappy(source: _ChunkFile) -> Iterator[bytes]:
     whole = source.readall()  # a raw Snappy block cannot be decoded in parts
     if whole:
         n_bytes = cramjam.snappy.decompress_raw_len(whole)
-        if n_bytes > _SNAPPY_MOST * len(whole):
-            raise EOFError("the Snappy block states a size that it cannot have")
+        if n_bytes != source.n_bytes:  # before it takes the memory
+            raise EOFError(f"the Snappy block holds {n_bytes} bytes, the index states {source.n_bytes}")
         yield bytes(cramjam.snappy.decompress_raw(whole))
 
 
@@ -231,7 +229,7 @@ def decompress_stream(name: str, chunks: Iterable[bytes], *, n_bytes: int) -> It
     algorithm = _ALGORITHMS[_checked(name).partition(":")[0]]
     done = 0
     try:
-        for piece in algorithm.pieces(_ChunkFile(chunks)):
+        for piece in algorithm.pieces(_ChunkFile(chunks, n_bytes)):
             done += len(piece)
             if done > n_bytes:
                 raise ShardDamagedError(f"{name} data holds more than the {n_bytes} bytes that the index states")

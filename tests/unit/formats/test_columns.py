@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,58 @@ def test_postscript_is_refused() -> None:
         for encoding in ("jpeg", "png"):
             with pytest.raises(ValueDecodeError, match="PostScript"):
                 table.find(encoding).decode(stored)
+
+
+def test_no_format_is_opened_that_opens_what_is_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An IPTC file that holds PostScript would run `gs`; so would whatever Pillow may learn to open one day."""
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 1\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+    fields = [((3, 60), b"\1\0"), ((3, 20), b"\0\n"), ((3, 30), b"\0\n"), ((3, 120), b"\5"), ((8, 10), script)]
+    stored = b"".join(bytes([0x1C, *tag]) + struct.pack(">H", len(data)) + data for tag, data in fields) + bytes(5)
+    for encoding in ("jpeg", "png"):
+        with pytest.raises(ValueDecodeError, match="no image"):
+            table.find(encoding).decode(stored).load()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "ICO", "AVIF"])
+@pytest.mark.parametrize("encoding", ["jpeg", "png"])
+def test_stored_files_of_every_usual_format_are_opened(encoding: str, file_format: str) -> None:
+    """Whatever the column is called: writers store the bytes that they are given."""
+    into = io.BytesIO()
+    try:
+        Image.new("RGB", (16, 16), "red").save(into, file_format)
+    except (OSError, KeyError) as error:
+        pytest.skip(f"this Pillow writes no {file_format}: {error}")
+    found = table.find(encoding).decode(into.getvalue())
+    assert found.size == (16, 16)
+    assert found.convert("RGB").getpixel((8, 8))[0] > 200
+
+
+@pytest.mark.parametrize("mode", ["P", "PA"])
+def test_raw_images_with_a_palette_are_refused(mode: str) -> None:
+    """The format cannot hold it, and other colours would come back in silence."""
+    image = Image.new("RGB", (4, 4), "red").convert("P").convert(mode)
+    for encoding, value in (("pil", image), ("list[pil]", [image])):
+        with pytest.raises(ValueEncodeError, match="palette"):
+            table.find(encoding).encode(value)
+    if mode == "P":
+        assert through("png", image).convert("RGB").getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_a_photo_of_a_phone_is_stored_as_it_is(tmp_path: Path) -> None:
+    """A JPEG file with more pictures in it, unless a later one of them is meant."""
+    first, second = (Image.new("RGB", (40, 60), colour) for colour in ("red", "blue"))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    first.save(tmp_path / "phone.jpg", "MPO", save_all=True, append_images=[second], exif=exif)
+    encode = table.find("jpeg").encode
+    with Image.open(tmp_path / "phone.jpg") as photo:
+        assert encode(photo) == (tmp_path / "phone.jpg").read_bytes()
+        photo.seek(1)
+        assert through("jpeg", photo).getpixel((5, 5))[2] > 200
 
 
 # --- records

@@ -110,3 +110,9 @@ def test_the_fastest_hash_is_chosen() -> None:
     assert hashing.fastest(["sha256", "md5", "sha1"]) == "sha1"
     assert hashing.fastest(["crc32"]) is None
     assert hashing.fastest([]) is None
+
+
+def test_a_snappy_block_of_another_size_is_refused_before_it_is_decoded() -> None:
+    """Its decoder takes all the memory at once. This block states 600 bytes, and cannot be decoded."""
+    with pytest.raises(ShardDamagedError, match="holds 600 bytes, the index states 100"):
+        decompress("snappy", b"\xd8\x04" + bytes(12), n_bytes=100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import struct
 from collections.abc import Callable
@@ -21,6 +22,13 @@ _BYTES_PER_PIXEL: Final = {
     **dict.fromkeys(("RGBA", "RGBX", "RGBa", "CMYK", "I", "F"), 4),
 }
 _POSTSCRIPT: Final = (b"%!PS", b"\xc5\xd0\xd3\xc6")
+_HAS_AVIF: Final = importlib.util.find_spec("PIL.AvifImagePlugin") is not None
+_FILE_FORMATS: Final = (
+    *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "ICO"),
+    *(("AVIF",) if _HAS_AVIF else ()),
+)
+"""Of stored files: all that hold pixels of their own. Some others, such as IPTC, make Pillow open what is inside them,
+and PostScript makes it run a program."""
 _RAW_HEAD: Final = struct.Struct("<III")
 
 
@@ -38,6 +46,10 @@ class ImageDecodeError(ValueDecodeError, UnidentifiedImageError):
 def _encode_raw(value: Any) -> bytes:
     image = _image(value, "pil")
     mode = image.mode.encode()
+    if image.getpalette() is not None:
+        raise ImageEncodeError(
+            f"'pil' cannot hold the palette of an image of mode {image.mode}; convert it, or use 'png'"
+        )
     try:
         pixels = image.tobytes()
     except (OSError, ValueError) as error:
@@ -69,7 +81,8 @@ def _decode_raw(stored: Stored) -> Image.Image:
 
 def _encode_jpeg(value: Any) -> bytes:
     image = _image(value, "jpeg")
-    if isinstance(image, JpegImageFile) and image.format == "JPEG":
+    # MPO: what phones write, a JPEG file with more pictures behind the first.
+    if isinstance(image, JpegImageFile) and image.format in ("JPEG", "MPO") and not image.tell():
         original = _untouched_file(image)
         if original is not None:
             return original
@@ -133,7 +146,7 @@ def _decode_file(stored: Stored) -> Image.Image:
     if bytes(stored[:4]) in _POSTSCRIPT:
         raise ImageDecodeError("stored bytes are PostScript, for which Pillow would run a program; this is refused")
     try:
-        return Image.open(io.BytesIO(stored))
+        return Image.open(io.BytesIO(stored), formats=_FILE_FORMATS)
     except Exception as error:  # Pillow's parsers raise many kinds on damaged files
         raise ImageDecodeError(f"stored bytes are no image that Pillow can open: {error}") from error
 

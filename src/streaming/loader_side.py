@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import context
+from multiprocessing import context, parent_process
 from typing import Any, Final
 
 from streaming.errors import OptionError, WorldError
@@ -51,15 +51,18 @@ class Ranks:
 
     given: World | None
     replication: int
-    of_parent: World | None = None
-    """The world of the process that started this one with a pickle."""
+    of_starter: tuple[int, World] | None = None
+    """The process that made the pickle with which this one, or one above it, was started; and its world."""
 
     def world(self, *, is_logged: bool = True) -> World:
         """Which rank this is. `is_logged`: log it once if it was found. Raises WorldError."""
         if self.given is not None:
             return self.given
-        if self.of_parent is not None and is_loader_worker():
-            return self.of_parent
+        if self.of_starter is not None and is_loader_worker():
+            process, world = self.of_starter
+            rank = parent_process()
+            if rank is not None and rank.pid == process:  # else a rank was started from it, and forked this worker
+                return world
         return World.detect(is_logged=is_logged)
 
     def topology(self, *, is_logged: bool = True) -> Topology:
@@ -78,7 +81,7 @@ class Ranks:
         found = None
         if self.given is None and context.get_spawning_popen() is not None:
             with suppress(WorldError):  # it is raised where the world is needed, if it is still so
-                found = self.world(is_logged=False)
+                found = os.getpid(), self.world(is_logged=False)
         return Ranks, (self.given, self.replication, found)
 
 

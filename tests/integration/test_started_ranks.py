@@ -73,6 +73,7 @@ def run_ranks(
         for rank in ranks:
             rank.join(20)
             rank.kill()
+            rank.join()
     return [reports[rank] for rank in range(N_RANKS)]
 
 

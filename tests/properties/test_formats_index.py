@@ -40,9 +40,11 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
     for i, stem in enumerate(stems):
         schema = draw(st.sampled_from(kinds))
 
-        def file(suffix: str, stem: str = f"{stem}.{i}") -> dict[str, Any]:
+        most = 2**32 - 1 if schema["format"] == "mds" else 2**63 - 1
+
+        def file(suffix: str, stem: str = f"{stem}.{i}", most: int = most) -> dict[str, Any]:
             hashes = {name: draw(HEX) for name in algorithms}
-            return file_entry(stem + suffix, draw(st.integers(0, 2**63 - 1)), hashes)
+            return file_entry(stem + suffix, draw(st.integers(0, most)), hashes)
 
         shard = {
             **copy.deepcopy(schema),

@@ -15,6 +15,7 @@ import pytest
 
 from streaming.errors import ClosedError
 from streaming.read.telemetry.counters import Count, SharedCounters, Stopwatch
+from support.loader_workers import as_loader_worker
 
 
 def _count(counters: SharedCounters, n: int, number: int | None = None) -> None:
@@ -30,7 +31,8 @@ def _count_and_die(counters: SharedCounters, n: int) -> None:
 
 
 def _process(method: str, target: Any, *arguments: Any) -> Any:
-    process = multiprocessing.get_context(method).Process(target=target, args=arguments)  # type: ignore[attr-defined]
+    context: Any = multiprocessing.get_context(method)
+    process = context.Process(target=as_loader_worker, args=(target, *arguments))
     process.start()
     return process
 
@@ -160,3 +162,16 @@ def test_closing_and_dropping_free_the_descriptor() -> None:
             counters.reading()
     del counters, all_counters
     assert len(os.listdir("/proc/self/fd")) == n_open
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_rank_started_from_it_counts_for_itself(method: str) -> None:
+    """A process that is no loader worker."""
+    counters = SharedCounters(2)
+    _count(counters, 3)
+    context: Any = multiprocessing.get_context(method)
+    rank = context.Process(target=_count, args=(counters, 5))
+    rank.start()
+    rank.join(60)
+    assert rank.exitcode == 0
+    assert counters.reading()[Count.BATCHES] == 3

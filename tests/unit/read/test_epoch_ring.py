@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from streaming.errors import OptionError
 from streaming.read.shared.epoch_ring import EpochRing, Loader, StartedEpoch
+from support.loader_workers import become_loader_worker
 
 N = 100  # samples in an epoch
 
@@ -44,6 +45,7 @@ class Worker:
 
 
 def _worker(pipe: Any, ring: EpochRing, *loader: int) -> None:
+    become_loader_worker()
     pipe.send(_joined(ring, *loader))
     pipe.recv()
 
@@ -155,10 +157,35 @@ def test_a_worker_killed_while_it_holds_the_lock_blocks_nobody() -> None:
     ring = EpochRing()
     child = os.fork()
     if child == 0:
+        become_loader_worker()
         with ring._locked():
             os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
     assert _joined(ring, 1, 0, 1) == 0
+
+
+def _rank(pipe: Any, ring: EpochRing) -> None:
+    pipe.send((ring.progress(), _joined(ring, 1, 0, 1), _joined(ring, 1, 0, 1), ring.next_epoch))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_ranks_started_from_it_go_on_with_rings_of_their_own(method: str) -> None:
+    """From where it stood when each was started; keys that were used before mean nothing there."""
+    ring = EpochRing()
+    assert _joined(ring, 1, 0, 1) == 0
+    context: Any = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    ranks = [context.Process(target=_rank, args=(theirs, ring)) for _ in range(2)]
+    for rank in ranks:
+        rank.start()
+    assert _joined(ring, 2, 0, 1) == 1
+    for rank in ranks:
+        progress, *joined, next_epoch = ours.recv()
+        assert (progress.epoch, progress.is_pending) == (0, False)
+        assert joined == [1, 2]
+        assert next_epoch == 3
+        rank.join(60)
+    assert ring.next_epoch == 2
 
 
 def test_too_many_workers_are_refused() -> None:

@@ -311,20 +311,15 @@ class _Position(NamedTuple):
 _rings: weakref.WeakSet[EpochRing] = weakref.WeakSet()
 
 
-def _close_abandoned() -> None:
+def _before_fork() -> None:
+    """Close abandoned epochs, and note for the child where rings stand, since this process may go on at once."""
     for ring in members(_rings):
         with suppress(OSError, ClosedError):
             ring.close_abandoned()
-
-
-def _note_positions() -> None:
-    """In a forked child: note where rings stand now, since the parent goes on."""
-    for ring in members(_rings):
-        with suppress(OSError):
             ring._inherited = _Position.of(ring._fd)
 
 
-os.register_at_fork(before=_close_abandoned, after_in_child=_note_positions)
+os.register_at_fork(before=_before_fork)
 
 
 def _handed_ring(handed: Any, process: int, position: _Position) -> EpochRing:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils.data import Dataset
 from torch.utils.data._utils import worker
 
 
 def become_loader_worker() -> None:
     """Make `torch.utils.data.get_worker_info` say from now on that this process is a loader worker."""
-    worker._worker_info = worker.WorkerInfo(id=0, num_workers=1, seed=0, dataset=None)  # type: ignore[no-untyped-call]
+    worker._worker_info = worker.WorkerInfo(id=0, num_workers=1, seed=0, dataset=Dataset[Any]())
 
 
 def as_loader_worker(target: Callable[..., Any], *arguments: Any) -> None:

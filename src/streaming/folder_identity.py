@@ -38,9 +38,13 @@ def _identities(path: str) -> tuple[tuple[int, ...], ...]:
     """What two paths to one folder have in common; nothing if there is no folder.
 
     Two mounts of one network export may have two device numbers. Their inode and both of its times are the same then.
+    Times in whole seconds say nothing: the roots of many mounted buckets have inode 1 and the time 0.
     """
     try:
         status = os.stat(path)
     except (OSError, ValueError):
         return ()
-    return (status.st_ino, status.st_dev), (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+    by_device = status.st_ino, status.st_dev
+    if status.st_mtime_ns % 10**9 == 0 or status.st_ctime_ns % 10**9 == 0:
+        return (by_device,)
+    return by_device, (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)

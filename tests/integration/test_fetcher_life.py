@@ -25,6 +25,7 @@ from streaming.fetch.wire.protocol import PROTOCOL, Done, FileRequest, receive_r
 from streaming.fetch.wire.rendezvous import Rendezvous, connect, private_rendezvous, rendezvous_in_root
 from streaming.testing import FaultProxy, FaultRule, ProxyLimits
 from support.fetcher_world import (
+    PATIENCE_S,
     client_of,
     content,
     fetchers_of,
@@ -114,9 +115,9 @@ def test_of_many_who_start_at_once_one_does(tmp_path: Path) -> None:
 
 
 def _start_at_once(client: FetchClient, barrier: Any, answers: Any) -> None:
-    barrier.wait(30)
+    barrier.wait(PATIENCE_S)
     pid = client.status()["pid"]
-    barrier.wait(30)
+    barrier.wait(PATIENCE_S)
     answers.put((pid, client.n_launched))
 
 

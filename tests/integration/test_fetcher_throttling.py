@@ -65,7 +65,7 @@ def refused(log: Sequence[LoggedRequest]) -> list[LoggedRequest]:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "status", "retry_after_s"), [("http", 429, 2), ("s3", 429, None), ("s3", 503, None)]
+    ("scheme", "status", "retry_after_s"), [("http", 429, 4), ("s3", 429, None), ("s3", 503, None)]
 )
 def test_a_store_with_a_limit_is_read_without_a_failure(
     tmp_path: Path, remote: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, status: int, retry_after_s: int | None
@@ -94,9 +94,10 @@ def test_a_store_with_a_limit_is_read_without_a_failure(
         return
     for refusal in refused(log):
         assert refusal.ended_s is not None
-        # What was on its way when it came is not to be called back.
+        # What was on its way when it came is not to be called back: one request a connection, which may arrive late.
         too_soon = (refusal.ended_s + 0.5 * retry_after_s, refusal.ended_s + 0.95 * retry_after_s)
-        assert not [request for request in log if too_soon[0] < request.began_s < too_soon[1]]
+        early = [request.connection for request in log if too_soon[0] < request.began_s < too_soon[1]]
+        assert len(early) == len(set(early))
 
 
 def test_a_store_that_only_asks_to_slow_down_is_an_error_in_the_end(

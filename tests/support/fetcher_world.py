@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import multiprocessing
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +20,7 @@ from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest
 from support.fetching import stream_config
 
-PATIENCE_S = 30.0  # no test depends on it: it only ends those that hang
+PATIENCE_S = 120.0  # no test depends on it: it only ends those that hang
 
 
 def content(name: str, n_bytes: int) -> bytes:
@@ -73,7 +76,7 @@ def processes(
     started: list[multiprocessing.process.BaseProcess] = []
     try:
         for each in arguments:
-            process = context.Process(target=target, args=each)  # type: ignore[attr-defined]
+            process = context.Process(target=_with_stacks, args=(target, *each))  # type: ignore[attr-defined]
             process.start()
             started.append(process)
         yield started
@@ -83,12 +86,24 @@ def processes(
             process.join()
 
 
+def _with_stacks(target: Callable[..., None], *arguments: Any) -> None:
+    """Call it in a process that prints where its threads are when it gets SIGUSR1."""
+    faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True)
+    target(*arguments)
+
+
 def run_all(method: str, target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
     """Run a process for each tuple of arguments to its end; fail unless all exit with 0."""
     with processes(method, target, arguments) as started:
+        end_s = time.monotonic() + PATIENCE_S
         for process in started:
-            process.join(PATIENCE_S)
-        assert [process.exitcode for process in started] == [0] * len(started)
+            process.join(max(end_s - time.monotonic(), 0))
+        codes = [process.exitcode for process in started]
+        for process in started:
+            if process.exitcode is None and process.pid:
+                os.kill(process.pid, signal.SIGUSR1)  # its stacks are in what the test printed
+                process.join(1)
+        assert codes == [0] * len(started), f"exit codes {codes}; None has not ended within {PATIENCE_S} s"
 
 
 def as_bytes(parts: Sequence[memoryview | None]) -> list[bytes | None]:

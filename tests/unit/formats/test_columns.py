@@ -281,6 +281,15 @@ def test_raw_images_with_a_palette_are_refused(mode: str) -> None:
         assert through("png", image).convert("RGB").getpixel((0, 0)) == (255, 0, 0)
 
 
+@pytest.mark.parametrize("mode", ["P", "PA"])
+def test_raw_images_without_a_palette_of_their_own_are_kept(mode: str) -> None:
+    """As they are when they have been read from such a column, so that what was read can be written again."""
+    first = Image.frombytes(mode, (2, 3), bytes(range(6 * len(mode))))
+    second = through("pil", first)
+    assert second == first
+    assert through("pil", second) == second
+
+
 def test_a_photo_of_a_phone_is_stored_as_it_is(tmp_path: Path) -> None:
     """A JPEG file with more pictures in it, unless a later one of them is meant."""
     first, second = (Image.new("RGB", (40, 60), colour) for colour in ("red", "blue"))

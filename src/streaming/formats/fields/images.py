@@ -46,7 +46,8 @@ class ImageDecodeError(ValueDecodeError, UnidentifiedImageError):
 def _encode_raw(value: Any) -> bytes:
     image = _image(value, "pil")
     mode = image.mode.encode()
-    if image.getpalette() is not None:
+    # Read back, it has the palette of a new image: an empty one, which older releases of Pillow fill with grey.
+    if image.getpalette() != Image.new(image.mode, (1, 1)).getpalette():
         raise ImageEncodeError(
             f"'pil' cannot hold the palette of an image of mode {image.mode}; convert it, or use 'png'"
         )

@@ -177,6 +177,10 @@ class CacheTakenError(StorageError):
     """The cache folder is a copy of another remote."""
 
 
+class RemoteChangedError(StorageError):
+    """The remote was written anew while a run reads it; what comes now belongs to another version of the dataset."""
+
+
 class CredentialsWantedError(StorageError):
     """A transfer needs credentials from the user's function first. For use between fetcher and client only."""
 

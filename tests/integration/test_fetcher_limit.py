@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streaming.cache.files import table_name
-from streaming.cache.inventory import ORIGIN_NAME, claim, origin_of
+from streaming.cache.origin import ORIGIN_NAME, claim, origin_of
 from streaming.errors import NoRoomError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire.protocol import FileRequest, Reason, Span

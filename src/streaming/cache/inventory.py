@@ -9,79 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import json
 import os
 import stat
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Final
 
-from streaming.cache.files import PRIVATE_FOLDER, read_mark, table_name, translating_errors
+from streaming.cache.files import PRIVATE_FOLDER, read_mark, table_name
 from streaming.cache.ledger import CachedFile
-from streaming.errors import FormatError, StorageError
+from streaming.cache.origin import ORIGIN_NAME, CopyOrigin, read_origin
+from streaming.errors import FormatError
 from streaming.folder_identity import KnownFolders
 from streaming.formats.names import INDEX_NAME
-from streaming.placement import UnplacedFile
-
-ORIGIN_NAME: Final = ".streaming-source"
-
-
-@dataclass(frozen=True, slots=True)
-class CopyOrigin:
-    """The remote of which a cache folder is a copy."""
-
-    remote: str  # for people: without secrets
-    digest: str  # of the remote as it was given
-
-
-def origin_of(remote: str, shown: str) -> CopyOrigin:
-    """The origin that a copy of `remote` names; `shown` is the remote without secrets."""
-    return CopyOrigin(shown, hashlib.blake2b(os.fsencode(remote), digest_size=16).hexdigest())
-
-
-def mark_of(origin: CopyOrigin, name: str) -> str:
-    """The mark of a copy that no index lists: it names the object `name`, and holds under that name only."""
-    return f"{origin.digest}/{name}"
-
-
-def read_origin(folder: str) -> CopyOrigin | None:
-    """The origin that a cache folder names; None if it names none that can be read."""
-    try:
-        with open(os.path.join(folder, ORIGIN_NAME), encoding="utf-8") as file:
-            found = json.load(file)
-        return CopyOrigin(str(found["remote"]), str(found["digest"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def claim(folder: str, origin: CopyOrigin) -> CopyOrigin:
-    """Make the folder a copy of `origin` unless it is a copy of another remote; returns the origin that holds now.
-
-    Two processes that claim at once get the same answer. Raises CacheWriteError and other kinds of StorageError.
-    """
-    path = os.path.join(folder, ORIGIN_NAME)
-    known = read_origin(folder)
-    if known is None:
-        with translating_errors(path):
-            try:
-                _write_origin(path, origin)
-            except FileNotFoundError:  # swept from another machine, which does not see our locks
-                _write_origin(path, origin)
-        known = read_origin(folder)
-    if known is None:
-        raise StorageError(f"{path} cannot be read back; does something else write or delete there?")
-    return known
-
-
-def _write_origin(path: str, origin: CopyOrigin) -> None:
-    with contextlib.closing(UnplacedFile(path)) as unplaced:
-        text = json.dumps({"remote": origin.remote, "digest": origin.digest})
-        with open(unplaced.file, "w", encoding="utf-8", closefd=False) as file:
-            file.write(text)
-        # A damaged file claims nothing, so it may be replaced.
-        if not unplaced.place_if_absent() and read_origin(os.path.dirname(path)) is None:
-            unplaced.place()
 
 
 @dataclass(frozen=True, slots=True)

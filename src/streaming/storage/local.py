@@ -157,4 +157,5 @@ def _raise_unless_gone(error: OSError) -> None:
 def _facts(name: str, status: os.stat_result) -> ObjectFacts:
     if not stat.S_ISREG(status.st_mode):
         raise FileNotFoundError(errno.ENOENT, "not a file", name)
-    return ObjectFacts(name, status.st_size, f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}")
+    version = f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+    return ObjectFacts(name, status.st_size, version, status.st_mtime)

@@ -19,6 +19,7 @@ class ObjectFacts:
     name: str  # relative to the place of the store
     n_bytes: int
     version: str | None  # changes when the content changes, such as an ETag; None if the store has none
+    modified_s: float | None = None  # when it was written, since 1970 by the store's clock; None if the store is silent
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from streaming.cache.files import PRIVATE_FOLDER, table_name
-from streaming.cache.inventory import ORIGIN_NAME, Inventory, claim, origin_of
+from streaming.cache.inventory import Inventory
 from streaming.cache.ledger import outermost_roots
+from streaming.cache.origin import ORIGIN_NAME, claim, origin_of
 from streaming.fetch.wire.protocol import FileRequest
 from support.disks import write_dataset
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from streaming.cache.files import is_present
-from streaming.errors import FetchError
+from streaming.errors import FetchError, StreamingError
 from streaming.fetch.client.connector import Connector
 from streaming.fetch.client.providers import Providers
 from streaming.fetch.client.session import Session, WaitObserver
@@ -29,6 +29,7 @@ from streaming.fetch.wire.protocol import (
     Check,
     Done,
     FileRequest,
+    Head,
     Hello,
     ListObjects,
     Put,
@@ -38,13 +39,17 @@ from streaming.fetch.wire.protocol import (
     Span,
     StreamConfig,
     Wait,
+    error_of,
 )
 from streaming.fork_safety import members
 from streaming.storage.local import FolderStore
 from streaming.storage.registry import registered_stores
+from streaming.storage.store import ObjectFacts
 from streaming.storage.url import Folder, Location
 
 _DEADLINE_S: Final = 120.0
+_MAX_SHOWN: Final = 3
+"""Remotes that a message names."""
 _MAX_VANISHED: Final = 2
 """Times that a file may be gone again before its reader sees it."""
 _MAX_EVICTED: Final = 100
@@ -133,6 +138,27 @@ class FetchClient:
             self._session.ask(Wait(file), what, timeout_s=timeout_s)
             n_vanished += 1
         return path
+
+    def head(self, objects: Sequence[tuple[int, str]]) -> list[ObjectFacts | StreamingError]:
+        """What the stores say of these objects, each a name in the folder of a stream; an error where they say nothing.
+
+        Raises what keeps the fetcher from asking.
+        """
+        found: dict[tuple[int, str], ObjectFacts | StreamingError] = {}
+        for stream, name in objects:
+            remote = self._streams[stream].remote
+            if isinstance(remote, Folder):
+                try:
+                    found[stream, name] = FolderStore(remote.path).head(name)
+                except StreamingError as error:
+                    found[stream, name] = error
+        asked = tuple(each for each in objects if each not in found)
+        if asked:
+            shown = ", ".join(sorted({self._streams[stream].remote.shown for stream, _ in asked})[:_MAX_SHOWN])
+            answers = self._session.ask(Head(_new_name(), asked), f"{shown} to say what they have").value
+            for each, answer in zip(asked, answers, strict=True):
+                found[each] = error_of(*answer) if isinstance(answer[0], str) else ObjectFacts(each[1], *answer)
+        return [found[each] for each in objects]
 
     # --- bytes without their file
 

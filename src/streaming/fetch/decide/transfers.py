@@ -234,8 +234,10 @@ class TransferLedger(Generic[T]):
 
     # --- events
 
-    def opened(self, job: str) -> None:
-        """A connection of this job was made."""
+    def opened(self, job: str, is_its: Callable[[Hashable], bool] = lambda key: False) -> None:
+        """A connection of this job was made. Failures of its files, as `is_its` tells, rest no more for a new job."""
+        if job not in self._connections and job not in self._job_ends_s:
+            self._forgive(is_its)
         self._connections[job] = self._connections.get(job, 0) + 1
         self._job_ends_s.pop(job, None)
         self._ends_s = None
@@ -483,6 +485,15 @@ class TransferLedger(Generic[T]):
             entry.failures.pop(wanted.account, None)
             entry.go_to(FileState.QUEUED)
             self._push(place, number, key)
+
+    def _forgive(self, is_its: Callable[[Hashable], bool]) -> None:
+        """Have the next who asks for these files try again what failed."""
+        for until_s, key, account in self._resting:
+            entry = self._files.get(key)
+            failure = None if entry is None else entry.failures.get(account)
+            if entry is not None and failure is not None and failure.rests_until_s == until_s and is_its(key):
+                entry.failures[account] = _Failure(failure.error, None)
+                self._forget_if_idle(key, entry)
 
     def _renew(self, waiter: Hashable, now_s: float) -> None:
         self._leases[waiter] = now_s + self._limits.lease_s

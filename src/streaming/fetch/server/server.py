@@ -9,10 +9,12 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Final
 
-from streaming.errors import FetchError, StoreCannotError, StreamingError
+from streaming.errors import CredentialsWantedError, FetchError, StoreCannotError, StreamingError
 from streaming.fetch.decide.transfers import Account, Transfer
 from streaming.fetch.server.services import Services
 from streaming.fetch.server.tickets import Tickets
@@ -33,6 +35,7 @@ from streaming.fetch.wire.protocol import (
     Failed,
     FileRequest,
     GiveCredentials,
+    Head,
     Hello,
     ListObjects,
     Put,
@@ -55,6 +58,10 @@ _SEND_S: Final = 60.0
 """Seconds for a peer to take an answer."""
 _STORE_S: Final = 60.0
 """Seconds for a store to say what it has, or to take an upload."""
+_HEAD_S: Final = 10.0
+"""Seconds for a store to say what it knows of what is in the cache; one that takes longer is taken as offline."""
+_N_HEADS: Final = 16
+"""Objects of one client that are asked about at once."""
 _LIST_ATTEMPTS: Final = 2
 _PAUSE_S: Final = 0.05
 _N_STORE_REQUESTS: Final = 8
@@ -185,6 +192,11 @@ class Server:
                 lambda progress: self._services.ranges.read(hello.job, request.ask, wanted, progress),
                 slice_s=SLICE_S if request.is_patient else 0.0,
             )
+        if isinstance(request, Head):
+            objects = [(_config(hello, stream), name) for stream, name in request.objects]
+            return self._tickets.answer(
+                hello.job, request.ticket, lambda progress: self._heads(objects, progress), slice_s=SLICE_S
+            )
         if isinstance(request, Put | Check | ReadObject | ListObjects):
             return self._tickets.answer(
                 hello.job, request.ticket, lambda progress: self._run(request, progress), slice_s=SLICE_S
@@ -209,7 +221,25 @@ class Server:
             "remotes": counters.of(remotes),
         }
 
-    # --- work on a store
+    # --- work on stores
+
+    def _heads(self, objects: Sequence[tuple[StreamConfig, str]], progress: TransferProgress) -> Done:
+        """What the stores say of these objects. Raises CredentialsWantedError."""
+
+        def head(config: StreamConfig, name: str) -> list[Any]:
+            timeout_s = min(config.download_timeout, _HEAD_S)
+            account = Account(config.options, config.credentials_key, config.download_retry, timeout_s)
+            attempts = self._access.attempts(f"{config.remote.shown}/{name}", account, progress)
+            try:
+                facts = Retrying(self._access.paced(config.remote, account), attempts).head(name)
+            except CredentialsWantedError:
+                raise
+            except StreamingError as error:
+                return [type(error).__name__, str(error)]
+            return [facts.n_bytes, facts.version, facts.modified_s]
+
+        with ThreadPoolExecutor(_N_HEADS, thread_name_prefix="head") as threads:
+            return Done(list(threads.map(lambda each: head(*each), objects)))
 
     def _run(self, request: StoreRequest, progress: TransferProgress) -> Done:
         """Do what concerns no file of the cache."""

@@ -29,6 +29,7 @@ from streaming.fetch.transfer.parts import MIN_BYTES, PART_BYTES
 from streaming.fetch.transfer.stores import TransferProgress
 from streaming.fetch.transfer.whole_file import AbandonedError, LimitError, TransferContext, is_on_disk, move_file
 from streaming.fetch.wire.protocol import Answer, Done, Failed, Hello, Pending
+from streaming.formats.names import INDEX_NAME
 from streaming.storage.url import Folder
 
 _BEHIND: Final = 1 << 30
@@ -80,8 +81,10 @@ class Engine:
     def opened(self, hello: Hello) -> None:
         """A client said hello. Returns when what lies below its roots is known and its limit, if it set one, holds."""
         caches = caches_of(hello)
+        self._context.watch.opened(hello.job, [config.local for config in hello.streams])
+        indexes = {FileKey(config.remote, config.local, INDEX_NAME) for config in hello.streams}
         with self._lock:
-            self._ledger.opened(hello.job)
+            self._ledger.opened(hello.job, indexes.__contains__)
             is_to_be_scanned = self._space.admit(hello.job, caches, time.time())
         try:
             self.sweep([config.local for config in hello.streams])
@@ -115,6 +118,7 @@ class Engine:
             jobs_gone = self._ledger.passed(now_s)
             for job in jobs_gone:
                 self._space.lift(job, time.time())
+                self._context.watch.gone(job)
             self._behind = {key: job for key, job in self._behind.items() if job not in jobs_gone}
             moves = self._decide()  # their limits and lists no longer keep others from coming
             moment_s = self._ledger.next_moment_s()

@@ -178,6 +178,8 @@ class Ranges:
             attempts.began()
             part = store.get_range(key.name, request.begin, request.end, version=self._versions.get(key))
             check_size(transfer, part.facts.n_bytes, transfer.file.n_bytes, key.name)
+            if key not in self._versions:
+                self._context.watch.check(key, part.facts, store=store)
             return part
 
         try:

@@ -12,12 +12,12 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, cast
 
 from streaming.cache.files import Temporaries, Temporary, is_present
-from streaming.cache.inventory import claim, mark_of, origin_of
+from streaming.cache.origin import IndexVersion, claim, digest_of, mark_of, origin_of
 from streaming.errors import (
     CacheTakenError,
     FetchError,
@@ -33,13 +33,15 @@ from streaming.fetch.decide.transfers import Transfer
 from streaming.fetch.transfer.deadline_pool import BulkGate
 from streaming.fetch.transfer.log import log
 from streaming.fetch.transfer.parts import Parts
+from streaming.fetch.transfer.remote_watch import RemoteWatch
 from streaming.fetch.transfer.stores import Retrying, StoreAccess, TransferProgress
 from streaming.folder_identity import is_same_folder
 from streaming.formats.compression import decompress_stream
 from streaming.formats.hashing import hasher
+from streaming.formats.index_outline import check_outline, is_hashed
 from streaming.formats.names import INDEX_NAME
 from streaming.storage.local import FolderStore
-from streaming.storage.store import Part, Store
+from streaming.storage.store import ObjectFacts, Part, Store
 from streaming.storage.url import Folder
 
 TakeRoom = Callable[[int], None]
@@ -85,6 +87,7 @@ class TransferContext:
     """Threads for the parts of large files."""
     claim: Claim = claim_nothing
     bulk_gate: BulkGate = field(default_factory=lambda: BulkGate(RangeRules().yields_s))
+    watch: RemoteWatch = field(default_factory=RemoteWatch)
 
 
 def move_file(
@@ -151,8 +154,9 @@ def _fetch_in_one(
     transfer: Transfer, context: TransferContext, progress: TransferProgress, take_room: TakeRoom
 ) -> None:
     attempts = context.access.attempts(transfer.shown, transfer.account, progress)
-    store = Retrying(context.access.paced(transfer.key.remote, transfer.account), attempts)
-    download = _Download(transfer, store, progress, context.bulk_gate, take_room)
+    paced = context.access.paced(transfer.key.remote, transfer.account)
+    check = partial(context.watch.check, transfer.key, store=paced)
+    download = _Download(transfer, Retrying(paced, attempts), progress, context.bulk_gate, take_room, check)
     attempts.repeat(lambda: _receive(download, context.temporaries))
 
 
@@ -167,6 +171,8 @@ def _fetch_in_parts(transfer: Transfer, context: TransferContext, progress: Tran
         def fetch(begin: int, end: int, version: str | None) -> Part:
             part = store.get_range(transfer.key.name, begin, end, version=version)
             check_size(transfer, part.facts.n_bytes, n_bytes, transfer.key.name)
+            if version is None:
+                context.watch.check(transfer.key, part.facts, store=store)
             raw.write_at(begin, part.data)
             progress.n_bytes += len(part.data)
             return part
@@ -194,19 +200,23 @@ class _Download:
     progress: TransferProgress
     bulk_gate: BulkGate
     take_room: TakeRoom
+    check: Callable[[ObjectFacts], None]
+    """Raises if the object that comes is of another version of the remote."""
 
 
 def _receive(download: _Download, temporaries: Temporaries) -> None:
     """Receive the file over the network, once, and place it."""
     transfer = download.transfer
     file, config, local = transfer.file, transfer.config, transfer.key.local
+    if file.name == INDEX_NAME and config.has_index:
+        _receive_index(download, temporaries)
+        return
     if file.zip_name is None:
         with temporaries.begin(local, file.name, n_bytes=file.n_bytes) as raw:
             for chunk in _checked(transfer, _body(download, file.name, file.n_bytes)):
                 raw.write(chunk)
-            if file.name == INDEX_NAME or not config.has_index:
-                _claim_folder(transfer)
             if not config.has_index:
+                _claim_folder(transfer, None)
                 raw.mark(mark_of(origin_of(str(config.remote), config.remote.shown), file.name))
             raw.place()
         return
@@ -221,13 +231,30 @@ def _receive(download: _Download, temporaries: Temporaries) -> None:
             kept.place()
 
 
-def _claim_folder(transfer: Transfer) -> None:
-    """Note in the cache folder of which remote it is a copy. Raises CacheTakenError if it is one of another."""
+def _receive_index(download: _Download, temporaries: Temporaries) -> None:
+    """Receive an index, and place it if it is one and if the folder holds no files of another."""
+    transfer = download.transfer
+    found: list[ObjectFacts] = []
+    with temporaries.begin(transfer.key.local, INDEX_NAME, n_bytes=transfer.file.n_bytes) as raw:
+        chunks = _body(replace(download, check=found.append), INDEX_NAME, transfer.file.n_bytes)
+        for chunk in _checked(transfer, chunks):
+            raw.write(chunk)
+        content = b"".join(raw.read_back())
+        check_outline(content, where=transfer.shown)
+        version, modified_s = found[0].version, found[0].modified_s
+        index = IndexVersion(digest_of(content), len(content), version, modified_s, is_hashed(content))
+        _claim_folder(transfer, index)
+        raw.place()
+
+
+def _claim_folder(transfer: Transfer, index: IndexVersion | None) -> None:
+    """Note in the cache folder of what it is a copy. Raises CacheTakenError if it is one of something else."""
     remote, local = transfer.key.remote, transfer.key.local
-    ours = origin_of(str(remote), remote.shown)
+    ours = replace(origin_of(str(remote), remote.shown), index=index)
     holder = claim(local, ours)
-    if holder.digest != ours.digest:
-        raise CacheTakenError(f"{local} holds a copy of {holder.remote}, not of {remote.shown}")
+    if not holder.admits(ours):
+        other = f"a copy of {holder.remote}" if holder.digest != ours.digest else f"an older copy of {remote.shown}"
+        raise CacheTakenError(f"{local} holds {other}, not one of {remote.shown} as it is now")
 
 
 def _unpacked_here(transfer: Transfer, zip_name: str, temporaries: Temporaries) -> bool:
@@ -268,6 +295,7 @@ def _body(download: _Download, name: str, n_bytes: int) -> Iterator[bytes | memo
     content = download.store.get(name)
     facts, n_got, yielded_s = content.facts, 0, 0.0
     check_size(transfer, facts.n_bytes, n_bytes, name)
+    download.check(facts)
     if n_bytes < 0:
         download.take_room(facts.n_bytes)
     shown = f"{transfer.key.remote.shown}/{name}"

@@ -32,7 +32,7 @@ from streaming._version import __version__
 from streaming.errors import FetchError, IndexFormatError, StreamingError
 from streaming.storage.url import Bucket, Folder
 
-PROTOCOL: Final = 5
+PROTOCOL: Final = 6
 VERSION: Final = __version__
 SLICE_S: Final = 1.0
 """Seconds that the fetcher works on a request before it answers Pending."""
@@ -263,6 +263,16 @@ class ReadObject(_Request, frozen=True):
     credentials_key: str = ""
 
 
+class Head(_Request, frozen=True):
+    """What the stores say of these objects, each a name in the folder of a stream.
+
+    The answer's value has an item for each: `[n_bytes, version, modified_s]`, or `[kind, text]` of an error.
+    """
+
+    ticket: str
+    objects: tuple[tuple[int, str], ...]
+
+
 class ListObjects(_Request, frozen=True):
     """The names of all objects below a folder of the remote, sorted."""
 
@@ -278,7 +288,7 @@ class AskStatus(_Request, frozen=True):
 
 StoreRequest: TypeAlias = Put | Check | ReadObject | ListObjects
 """Work on a store that concerns no file of the cache."""
-Request: TypeAlias = Hello | Announce | Wait | GiveCredentials | ReadRanges | StoreRequest | AskStatus
+Request: TypeAlias = Hello | Announce | Wait | GiveCredentials | ReadRanges | Head | StoreRequest | AskStatus
 
 
 # --- answers
@@ -352,7 +362,7 @@ def receive_answer(peer: socket.socket) -> Answer:
         return Done(values[0], payload)
     if kind == "pending":
         return Pending(values[0])
-    return Failed(_error(*values))
+    return Failed(error_of(*values))
 
 
 def send_frame(peer: socket.socket, head: object, payload: bytes | bytearray = b"") -> None:
@@ -434,7 +444,7 @@ def _exactly(peer: socket.socket, n_bytes: int) -> bytearray:
     return buffer
 
 
-def _error(kind_name: str, message: str) -> StreamingError:
+def error_of(kind_name: str, message: str) -> StreamingError:
     """The error as it was raised there: same kind, same words."""
     kind = getattr(errors, kind_name, None)
     if not (isinstance(kind, type) and issubclass(kind, StreamingError)):

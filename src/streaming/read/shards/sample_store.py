@@ -25,6 +25,7 @@ from streaming.read.shards.range_reader import RangeReader
 from streaming.read.shards.side_files import SideFiles
 from streaming.read.shared.epoch_ring import StartedEpoch
 from streaming.read.streams.cache_limit import CacheRoom, checked_limit, disk_bytes, index_bytes
+from streaming.read.streams.copies import current_copies
 from streaming.read.streams.indexes import StreamFiles, catalog_of, load_streams
 from streaming.read.streams.location import StreamLocation, config_of, own_folder
 from streaming.read.telemetry.bottleneck import WaitRules
@@ -289,6 +290,10 @@ def _loaded(
     for attempt in range(_MAX_TAKEN):
         locations = [own_folder(location) for location in locations]
         client = _client(locations, None, waits)
+        current = current_copies(locations, client)
+        if current != locations:
+            client.close()
+            locations, client = current, _client(current, None, waits)
         paths = [
             os.path.join(location.cache, INDEX_NAME) for location in locations if location.source is None and is_shown
         ]

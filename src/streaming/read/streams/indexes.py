@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from streaming.errors import (
     CacheWriteError,
     EmptyStreamError,
     FormatError,
+    IndexFormatError,
     IndexMissingError,
     NoRoomError,
     NotYetError,
     ObjectMissingError,
     OptionError,
     ShardDamagedError,
+    StorageError,
     UnsafeTypeError,
 )
 from streaming.fetch.client import FetchClient
@@ -63,10 +66,9 @@ def load_streams(
         client.announce(INDEXES, wanted)
     streams = []
     for number, location in enumerate(locations):
-        content = _index_bytes(location, number, client)
+        index = _index_of(location, number, client)
         if own_folder(location) != location:  # whoever placed the index has set the marker before
             raise CacheTakenError(f"{location.title}: {location.cache} is a copy of another remote")
-        index = parse_index(content, where=f"{location.title}: {INDEX_NAME}")
         _check(location, index, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty)
         streams.append(StreamFiles(number, location, index))
     return streams
@@ -78,6 +80,33 @@ def catalog_of(streams: Sequence[StreamFiles]) -> Catalog:
         shard_sizes=np.concatenate([stream.index.samples for stream in streams]),
         shards_per_stream=np.array([stream.index.n_shards for stream in streams], dtype=np.int64),
     )
+
+
+def _index_of(location: StreamLocation, number: int, client: FetchClient) -> ShardIndex:
+    """The index of a stream. One in the cache that is cut or none at all is a miss: it is fetched again, once."""
+    where = f"{location.title}: {INDEX_NAME}"
+    try:
+        return parse_index(_index_bytes(location, number, client), where=where)
+    except IndexFormatError as error:
+        path = os.path.join(location.cache, INDEX_NAME)
+        if location.source is not None or not os.path.exists(path):
+            raise
+        damage = error
+    try:
+        try:
+            os.unlink(path)
+        except OSError:  # not ours to delete
+            content = read_uncached(location, INDEX_NAME, client, number)
+        else:
+            content = _index_bytes(location, number, client)
+    except StorageError as error:
+        raise IndexFormatError(f"{damage}; it lies in {location.cache} and cannot be fetched again: {error}") from error
+    try:
+        return parse_index(content, where=where)
+    except IndexFormatError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
 
 
 def _index_bytes(location: StreamLocation, number: int, client: FetchClient) -> bytes:
@@ -96,8 +125,8 @@ def _index_bytes(location: StreamLocation, number: int, client: FetchClient) -> 
             return _read(client.wait(FileRequest(stream=number, name=INDEX_NAME, n_bytes=-1)))
         except (CacheWriteError, NoRoomError):  # the shards then come without the cache, too, and a warning says so
             return read_uncached(location, INDEX_NAME, client, number)
-    except ObjectMissingError as error:
-        raise ObjectMissingError(f"{location.title}: {error}") from error
+    except (ObjectMissingError, IndexFormatError) as error:
+        raise type(error)(f"{location.title}: {error}") from error
 
 
 def _read(path: str) -> bytes:

@@ -8,7 +8,7 @@ import stat
 import tempfile
 from dataclasses import dataclass, field, replace
 
-from streaming.cache.inventory import origin_of, read_origin
+from streaming.cache.origin import origin_of, read_origin, subfolder_of
 from streaming.errors import OptionError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import CredentialProvider, StreamConfig
@@ -51,7 +51,7 @@ def own_folder(location: StreamLocation) -> StreamLocation:
     origin = origin_of(str(location.remote), "")
     cache = location.cache
     while (known := read_origin(cache)) is not None and known.digest != origin.digest:
-        cache = os.path.join(cache, ".remotes", origin.digest)
+        cache = subfolder_of(cache, origin)
     return replace(location, cache=cache)
 
 

@@ -142,4 +142,4 @@ def _facts(meta: Any, name: str) -> ObjectFacts:
     tag: str | None = meta["e_tag"]
     if tag and not tag.endswith('"'):  # Google's lists have tags without quotes
         tag = f'"{tag}"'
-    return ObjectFacts(name, meta["size"], tag)
+    return ObjectFacts(name, meta["size"], tag, meta["last_modified"].timestamp())

@@ -136,4 +136,5 @@ class DbfsStore:
 
 
 def _facts_of(name: str, status: dict[str, Any]) -> ObjectFacts:
-    return ObjectFacts(name, int(status["file_size"]), f"{status.get('modification_time', 0)}-{status['file_size']}")
+    n_bytes, modified_ms = int(status["file_size"]), status.get("modification_time", 0)
+    return ObjectFacts(name, n_bytes, f"{modified_ms}-{n_bytes}", modified_ms / 1000 or None)

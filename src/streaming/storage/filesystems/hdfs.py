@@ -228,4 +228,5 @@ def _joined(pieces: Iterator[Any]) -> bytes:
 
 
 def _facts_of(name: str, status: Any) -> ObjectFacts:
-    return ObjectFacts(name, status.length, f"{status.modification_time}-{status.length}")
+    modified_ms = status.modification_time
+    return ObjectFacts(name, status.length, f"{modified_ms}-{status.length}", modified_ms / 1000)

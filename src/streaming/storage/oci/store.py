@@ -25,7 +25,7 @@ from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part, Store
 from streaming.storage.uploads import CountedFile, open_upload
 from streaming.storage.url import Bucket
-from streaming.storage.web.answers import HttpAnswer, body_of, content_of, part_of
+from streaming.storage.web.answers import HttpAnswer, body_of, content_of, facts_of, part_of
 from streaming.storage.web.client import HttpClient, HttpSettings
 
 _VARIABLES: Final = ("OCI_ACCESS_KEY_ID", "OCI_SECRET_ACCESS_KEY", "OCI_SESSION_TOKEN")
@@ -124,7 +124,7 @@ class OciStore:
         if body is None or body.n_bytes is None:
             answer.close()
             raise TransferDamagedError(f"{self._shown(name)}: the store does not say how large it is")
-        return ObjectFacts(name, body.n_bytes, answer.headers.get("ETag"))
+        return facts_of(name, body.n_bytes, answer.headers)
 
     def _request(
         self, method: str, url: str, name: str, *, headers: Mapping[str, str] | None = None, body: Any = None

@@ -279,4 +279,4 @@ def _mode(attributes: SFTPAttributes) -> int:
 
 def _facts(name: str, attributes: SFTPAttributes) -> ObjectFacts:
     n_bytes = -1 if attributes.st_size is None else attributes.st_size
-    return ObjectFacts(name, n_bytes, f"{attributes.st_mtime}-{n_bytes}")
+    return ObjectFacts(name, n_bytes, f"{attributes.st_mtime}-{n_bytes}", attributes.st_mtime)

@@ -124,6 +124,23 @@ def version_of(headers: Mapping[str, str]) -> str | None:
     return headers.get("ETag") or headers.get("Last-Modified") or None
 
 
+def modified_s(headers: Mapping[str, str]) -> float | None:
+    """Return when the object was written, in seconds since 1970 by the server's clock; None if it does not say.
+
+    >>> modified_s({"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"})
+    1445412480.0
+    """
+    try:
+        return email.utils.parsedate_to_datetime(headers["Last-Modified"]).timestamp()
+    except (KeyError, ValueError, OverflowError):
+        return None
+
+
+def facts_of(name: str, n_bytes: int, headers: Mapping[str, str]) -> ObjectFacts:
+    """Return the facts of an object of this size, as the headers of an answer state them."""
+    return ObjectFacts(name, n_bytes, version_of(headers), modified_s(headers))
+
+
 def condition_for(version: str | None) -> dict[str, str]:
     """Return headers that ask for this version and no other; none for a weak ETag, which cannot be asked for."""
     if version is None or version.startswith("W/"):

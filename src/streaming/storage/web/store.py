@@ -23,7 +23,16 @@ from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.uploads import CountedFile, open_upload
 from streaming.storage.url import Bucket
-from streaming.storage.web.answers import Body, HttpAnswer, body_of, condition_for, skip_bytes, url_of, version_of
+from streaming.storage.web.answers import (
+    Body,
+    HttpAnswer,
+    body_of,
+    condition_for,
+    facts_of,
+    skip_bytes,
+    url_of,
+    version_of,
+)
 from streaming.storage.web.client import HttpClient, HttpSettings
 
 _NO_HEAD: Final = (405, 501)
@@ -60,7 +69,7 @@ class WebStore:
         if body.begin not in (0, offset):
             raise self._damaged(name, f"bytes from {offset} on were asked for, bytes from {body.begin} on came", answer)
         if body.n_bytes is not None and body.end in (None, body.n_bytes):
-            facts = ObjectFacts(name, body.n_bytes, version_of(answer.headers))
+            facts = facts_of(name, body.n_bytes, answer.headers)
             return Content(facts, offset, skip_bytes(iter(answer), offset - body.begin))
         if body.begin:
             raise self._damaged(name, f"bytes up to {body.end} came, and no word of how many there are", answer)
@@ -77,7 +86,7 @@ class WebStore:
         if len(data) != end - begin:
             raise self._damaged(name, f"bytes {begin} to {end} were asked for, {len(data)} came", answer)
         n_bytes = body.n_bytes if body.n_bytes is not None else self.head(name).n_bytes
-        return Part(ObjectFacts(name, n_bytes, version_of(answer.headers)), data)
+        return Part(facts_of(name, n_bytes, answer.headers), data)
 
     def put(self, name: str, path: str, *, moved: Callable[[int], None] | None = None) -> None:
         """See Store. Sends one PUT; whether the object appears only once it is whole is up to the server."""
@@ -99,7 +108,7 @@ class WebStore:
         if answer.status not in _NO_HEAD:
             body = body_of(answer.status, answer.headers)
             if body is not None and body.n_bytes is not None:
-                return ObjectFacts(name, body.n_bytes, version_of(answer.headers))
+                return facts_of(name, body.n_bytes, answer.headers)
         return self.get(name).facts  # the object itself tells what its server does not say
 
     def delete(self, name: str) -> None:
@@ -130,7 +139,7 @@ class WebStore:
             file.seek(offset)
             chunks = _chunks(file)
             weakref.finalize(chunks, on_error.pop_all().close)
-        return Content(ObjectFacts(name, n_bytes, version_of(answer.headers)), offset, chunks)
+        return Content(facts_of(name, n_bytes, answer.headers), offset, chunks)
 
     def _url(self, name: str) -> str:
         return url_of(self._base, name, self._query)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
 
 from streaming.testing import FaultProxy, S3Server
 from support.servers import started
-
-
-@pytest.fixture(scope="session", autouse=True)
-def small_forks() -> None:
-    """Children that tests fork do not walk through, and so copy, all that was imported here."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

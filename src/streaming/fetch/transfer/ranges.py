@@ -177,9 +177,9 @@ class Ranges:
         def attempt() -> Part:
             attempts.began()
             part = store.get_range(key.name, request.begin, request.end, version=self._versions.get(key))
-            check_size(transfer, part.facts.n_bytes, transfer.file.n_bytes, key.name)
             if key not in self._versions:
                 self._context.watch.check(key, part.facts, store=store)
+            check_size(transfer, part.facts.n_bytes, transfer.file.n_bytes, key.name)
             return part
 
         try:

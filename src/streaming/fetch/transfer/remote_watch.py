@@ -7,14 +7,16 @@ when an object was written, the index is looked at every now and then.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from streaming.cache.origin import IndexVersion, digest_of, read_origin
+from streaming.cache.origin import CopyOrigin, IndexVersion, digest_of, read_origin, renew
 from streaming.errors import ObjectMissingError, RemoteChangedError, StoreCannotError
 from streaming.fetch.decide.transfers import FileKey
 from streaming.formats.names import INDEX_NAME
@@ -37,6 +39,8 @@ class RemoteWatch:
     ) -> None:
         self._wall_s, self._clock_s = wall_s, clock_s
         self._lock = threading.Lock()
+        self._origins: dict[str, CopyOrigin] = {}  # what the folders said
+        self._restoring: set[str] = set()
         self._jobs: dict[str, tuple[float, frozenset[str]]] = {}
         self._seen: dict[tuple[str, str], tuple[float | None, float]] = {}  # see `_noted`
 
@@ -56,9 +60,14 @@ class RemoteWatch:
         `store` has the object and the index.
         """
         origin = read_origin(key.local)
+        if origin is None:
+            with self._lock:
+                origin = self._origins.get(key.local)
         if origin is None or origin.index is None:
             return
         index = origin.index
+        with self._lock:
+            self._origins[key.local] = origin
         newest_s, looked_s = self._noted(key.local, index)
         if facts.modified_s is not None and newest_s is not None:
             if facts.modified_s <= newest_s:
@@ -80,6 +89,27 @@ class RemoteWatch:
             )
         with self._lock:
             self._seen[key.local, index.identity] = facts.modified_s, self._clock_s()
+
+    @contextlib.contextmanager
+    def restoring(self, folder: str) -> Iterator[bool]:
+        """A block that puts back the index of a cache folder, if somebody has deleted it. Whether there is need to.
+
+        What the folder said of itself is put back before. Raises the kinds of StorageError.
+        """
+        with self._lock:
+            origin = self._origins.get(folder)
+            is_mine = origin is not None and folder not in self._restoring
+            if is_mine:
+                self._restoring.add(folder)
+        try:
+            is_due = is_mine and not os.path.exists(os.path.join(folder, INDEX_NAME))
+            if is_due and origin is not None and read_origin(folder) is None:
+                renew(folder, origin)
+            yield is_due
+        finally:
+            if is_mine:
+                with self._lock:
+                    self._restoring.discard(folder)
 
     def _noted(self, folder: str, index: IndexVersion) -> tuple[float | None, float]:
         """Until which moment of the store's clock the index is known not to have changed, and when it was looked at."""

@@ -35,6 +35,7 @@ from streaming.fetch.transfer.log import log
 from streaming.fetch.transfer.parts import Parts
 from streaming.fetch.transfer.remote_watch import RemoteWatch
 from streaming.fetch.transfer.stores import Retrying, StoreAccess, TransferProgress
+from streaming.fetch.wire.protocol import FileRequest
 from streaming.folder_identity import is_same_folder
 from streaming.formats.compression import decompress_stream
 from streaming.formats.hashing import hasher
@@ -114,7 +115,21 @@ def move_file(
     except Exception as error:
         log(traceback.format_exc())
         return FetchError(f"{transfer.shown}: the fetcher failed with {error!r}; its log has the details")
+    _restore_index(transfer, context, progress)
     return None
+
+
+def _restore_index(transfer: Transfer, context: TransferContext, progress: TransferProgress) -> None:
+    """Put back what says of which remote the folder is a copy, where somebody has deleted that under a running job.
+
+    Else other fetchers would take the files that come for the user's, which stay whatever the limits. Raises nothing.
+    """
+    try:
+        with context.watch.restoring(transfer.key.local) as is_due:
+            if is_due:
+                fetch_file(Transfer.of(FileRequest(0, INDEX_NAME, -1), transfer.config), context, progress)
+    except StorageError as error:
+        log(f"{INDEX_NAME} was deleted from {transfer.key.local} and is not put back: {error}")
 
 
 def fetch_file(
@@ -170,9 +185,9 @@ def _fetch_in_parts(transfer: Transfer, context: TransferContext, progress: Tran
 
         def fetch(begin: int, end: int, version: str | None) -> Part:
             part = store.get_range(transfer.key.name, begin, end, version=version)
-            check_size(transfer, part.facts.n_bytes, n_bytes, transfer.key.name)
             if version is None:
                 context.watch.check(transfer.key, part.facts, store=store)
+            check_size(transfer, part.facts.n_bytes, n_bytes, transfer.key.name)
             raw.write_at(begin, part.data)
             progress.n_bytes += len(part.data)
             return part
@@ -294,8 +309,8 @@ def _body(download: _Download, name: str, n_bytes: int) -> Iterator[bytes | memo
     transfer, progress = download.transfer, download.progress
     content = download.store.get(name)
     facts, n_got, yielded_s = content.facts, 0, 0.0
-    check_size(transfer, facts.n_bytes, n_bytes, name)
     download.check(facts)
+    check_size(transfer, facts.n_bytes, n_bytes, name)
     if n_bytes < 0:
         download.take_room(facts.n_bytes)
     shown = f"{transfer.key.remote.shown}/{name}"

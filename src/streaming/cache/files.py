@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import stat
@@ -26,6 +27,7 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _READ_BYTES: Final = 1 << 20
 _MARK: Final = "user.streaming.copy"  # the extended attribute that names the object of which a file is a copy
+_CHECKED: Final = "user.streaming.checked"  # and that which says which hash of it was seen to be right
 PRIVATE_FOLDER: Final = ".streaming"  # sockets, locks and logs: never swept
 
 
@@ -141,11 +143,16 @@ class Temporary:
         with contextlib.suppress(OSError, AttributeError):
             os.setxattr(self._file, _MARK, mark.encode())
 
-    def place(self) -> None:
-        """Let the file appear under its final name, with what was written and no more."""
+    def place(self, *, checked: str | None = None) -> None:
+        """Let the file appear under its final name, with what was written and no more.
+
+        `checked`: the hash that its bytes were found to have; see `mark_checked`.
+        """
         with self._translating_errors():
             os.ftruncate(self._file, self.n_bytes)
             os.fchmod(self._file, self._mode)
+            if checked is not None:
+                mark_checked(self._file, checked)
             self._unplaced.place()
 
     def _translating_errors(self) -> contextlib.AbstractContextManager[None]:
@@ -160,6 +167,39 @@ def read_mark(path: str) -> str | None:
         return None
 
 
+def mark_checked(file: int, checked: str) -> None:
+    """Note with an open file, where its file system can keep that, which hash its bytes were found to have.
+
+    The note holds for the bytes that are there now, and until the machine starts again: what a file system had not
+    written when a machine died may be lost though the note is not.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.setxattr(file, _CHECKED, _check_note(file, checked))
+
+
+def is_checked(file: int, checked: str) -> bool:
+    """Whether the bytes of an open file were found to have this hash, and have not changed since."""
+    try:
+        return os.getxattr(file, _CHECKED) == _check_note(file, checked)
+    except (OSError, AttributeError):
+        return False
+
+
+def _check_note(file: int, checked: str) -> bytes:
+    status = os.fstat(file)
+    return f"{boot_id()} {status.st_size} {status.st_mtime_ns} {checked}".encode()
+
+
+@functools.cache
+def boot_id() -> str:
+    """What tells this run of the machine from the one before; "" where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def make_folder(root: str, relative: str) -> None:
     """Make the folder `root/relative`. New folders take the mode and group of `root`, so that all its users can write.
 
@@ -169,6 +209,7 @@ def make_folder(root: str, relative: str) -> None:
     if not relative:
         return
     path = os.path.join(root, relative)
+    _check_inside(root, path)
     if not os.path.isdir(path):
         like = os.stat(root)
         step = root
@@ -181,6 +222,11 @@ def make_folder(root: str, relative: str) -> None:
             with contextlib.suppress(PermissionError):  # not a member of the group: the mode alone must do
                 os.chown(step, -1, like.st_gid)
             os.chmod(step, stat.S_IMODE(like.st_mode))
+        _check_inside(root, path)  # a link may have been put there meanwhile
+
+
+def _check_inside(root: str, path: str) -> None:
+    """Raise StorageError if a link leads out of `root` on the way to `path`, which need not exist."""
     real_root = os.path.realpath(root)
     if os.path.commonpath([real_root, os.path.realpath(path)]) != real_root:
         raise StorageError(f"{path} leads out of the cache folder {root} by a link; remove the link")

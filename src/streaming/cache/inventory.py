@@ -20,6 +20,7 @@ from streaming.cache.origin import ORIGIN_NAME, CopyOrigin, read_origin
 from streaming.errors import FormatError
 from streaming.folder_identity import KnownFolders
 from streaming.formats.names import INDEX_NAME
+from streaming.regular_file import read_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,7 @@ class Inventory:
             known = self._names.get(folder)
             if known is not None and known[0] == stamp:
                 return known[1]
-            with open(path, "rb") as file:
-                index = parse_index(file.read(), where=path)
+            index = parse_index(read_regular(path), where=path)
         except (OSError, FormatError):
             return frozenset()
         names = set()

@@ -16,8 +16,10 @@ from typing import Any, Final
 from streaming.cache.files import translating_errors
 from streaming.errors import StorageError
 from streaming.placement import UnplacedFile
+from streaming.regular_file import read_regular
 
 ORIGIN_NAME: Final = ".streaming-source"
+_MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,7 @@ def mark_of(origin: CopyOrigin, name: str) -> str:
 def read_origin(folder: str) -> CopyOrigin | None:
     """The origin that a cache folder names; None if it names none that can be read."""
     try:
-        with open(os.path.join(folder, ORIGIN_NAME), encoding="utf-8") as file:
-            found = json.load(file)
+        found = json.loads(read_regular(os.path.join(folder, ORIGIN_NAME), _MAX_BYTES))
         return CopyOrigin(str(found["remote"]), str(found["digest"]), _index_in(found))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -18,6 +18,7 @@ from streaming.errors import (
     TransferDamagedError,
 )
 from streaming.placement import is_temporary, placed_file
+from streaming.regular_file import NotRegularError, open_regular
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.translation import translating_errors
 from streaming.storage.uploads import open_upload
@@ -34,7 +35,7 @@ class FolderStore:
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
         with self._translating_errors(name):
-            file = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+            file = open_regular(self._path(name))
         try:
             with self._translating_errors(name):
                 facts = _facts(name, os.fstat(file))
@@ -48,7 +49,7 @@ class FolderStore:
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
         with self._translating_errors(name):
-            file = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+            file = open_regular(self._path(name))
             try:
                 facts = _facts(name, os.fstat(file))
                 data = os.pread(file, end - begin, begin)
@@ -138,6 +139,8 @@ def _translated(path: str, error: Exception) -> StorageError | None:
     """Say what an error of the system means for a file or folder."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ObjectMissingError(f"{path} does not exist; check the path, and that its file system is mounted")
+    if isinstance(error, NotRegularError):
+        return ObjectMissingError(f"{path} is not a regular file")
     if isinstance(error, PermissionError):
         return ObjectForbiddenError(f"{path}: permission denied; check its owner and mode")
     if isinstance(error, OSError):

@@ -22,6 +22,7 @@ from streaming.fetch.wire.rendezvous import (
     RendezvousError,
     connect,
     log_tail,
+    open_own,
 )
 from streaming.storage.registry import registered_stores
 
@@ -55,7 +56,7 @@ def may_start(rendezvous: Rendezvous, *, force: bool) -> Iterator[bool]:
     Raises RendezvousError if this rendezvous cannot be locked.
     """
     try:
-        file = os.open(rendezvous.start, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_own(rendezvous.start, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RendezvousError(f"{rendezvous.start}: {error}") from error
     try:
@@ -87,7 +88,7 @@ def launch(rendezvous: Rendezvous, root: str | None, environment: Mapping[str, s
     kept = {k: v for k, v in environment.items() if not k.startswith("PYTHON") or k in _KEPT_PYTHON}
     command = [sys.executable, "-P", "-c", _BOOT, argument]
     try:
-        log = os.open(rendezvous.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = open_own(rendezvous.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError as error:
         raise RendezvousError(f"{rendezvous.log}: {error}") from error
     try:

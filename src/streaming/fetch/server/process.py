@@ -23,7 +23,7 @@ from streaming.cache.files import Temporaries
 from streaming.fetch.server.server import Server
 from streaming.fetch.server.services import make_services
 from streaming.fetch.transfer.log import log
-from streaming.fetch.wire.rendezvous import EXIT_HELD, EXIT_UNUSABLE, Rendezvous
+from streaming.fetch.wire.rendezvous import EXIT_HELD, EXIT_UNUSABLE, Rendezvous, RendezvousError, open_own
 
 _MAX_LOG_BYTES: Final = 1 << 20
 _HOUSEKEEPING_S: Final = 5.0
@@ -37,7 +37,7 @@ def main(root: str | None, folder: str, name: str) -> NoReturn:
     try:
         lock = _hold_lock(rendezvous)
         listener = _listen(rendezvous, umask)
-    except OSError as error:
+    except (OSError, RendezvousError) as error:
         log(f"cannot serve at {rendezvous.folder}: {error}")
         _end(EXIT_UNUSABLE)
     if os.fork():
@@ -78,7 +78,7 @@ def _shed_starter() -> int:
 
 
 def _hold_lock(rendezvous: Rendezvous) -> int:
-    lock = os.open(rendezvous.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_own(rendezvous.lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

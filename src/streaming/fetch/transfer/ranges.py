@@ -24,6 +24,7 @@ from streaming.fetch.transfer.engine import Engine
 from streaming.fetch.transfer.stores import TransferProgress
 from streaming.fetch.transfer.whole_file import TransferContext, check_size, is_on_disk
 from streaming.fetch.wire.protocol import MAX_OBJECT_BYTES, Done, RangeAsk, Reason, Span
+from streaming.regular_file import read_regular
 from streaming.storage.store import Part
 
 _MAX_VERSIONS: Final = 100_000
@@ -243,8 +244,8 @@ def _kept_table(wanted: RangeRequest) -> memoryview | None:
     if not wanted.span.keep:
         return None
     try:
-        with open(os.path.join(wanted.transfer.key.local, table_name(wanted.transfer.key.name)), "rb") as file:
-            table = file.read(wanted.span.end + 1)
+        path = os.path.join(wanted.transfer.key.local, table_name(wanted.transfer.key.name))
+        table = read_regular(path, wanted.span.end + 1)
     except OSError:
         return None
     return memoryview(table) if len(table) == wanted.span.end else None

@@ -203,7 +203,7 @@ def _fetch_in_parts(transfer: Transfer, context: TransferContext, progress: Tran
                 raise
 
         attempts.repeat(attempt)
-        raw.place()
+        raw.place(checked=transfer.file.checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _receive(download: _Download, temporaries: Temporaries) -> None:
             if not config.has_index:
                 _claim_folder(transfer, None)
                 raw.mark(mark_of(origin_of(str(config.remote), config.remote.shown), file.name))
-            raw.place()
+            raw.place(checked=file.checked)
         return
     with contextlib.ExitStack() as stack:
         chunks = _checked(transfer, _body(download, file.zip_name, file.zip_bytes))
@@ -299,7 +299,7 @@ def _unpack(transfer: Transfer, chunks: Iterator[bytes | memoryview], temporarie
                 raise TransferDamagedError(
                     f"{shown} decompresses to {raw.n_bytes} bytes; the index states {file.n_bytes}"
                 )
-            raw.place()
+            raw.place(checked=file.checked)
     except FormatError as error:
         raise TransferDamagedError(f"{shown} does not decompress: {error}") from error
 

@@ -101,6 +101,11 @@ class FileRequest(_Message, frozen=True):
     """The hash of the file as transferred (compressed if there is such a form); None leaves it unchecked."""
     hash_hex: str | None = None
 
+    @property
+    def checked(self) -> str | None:
+        """What is noted with the file when its hash was found to be right; None if it has none."""
+        return None if self.hash_name is None else f"{self.hash_name}:{self.hash_hex}"
+
     def __post_init__(self) -> None:
         _check_name(self.name)
         if self.zip_name is not None:

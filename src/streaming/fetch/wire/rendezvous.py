@@ -82,7 +82,8 @@ def rendezvous_in_root(root: str, environment: Mapping[str, str]) -> Rendezvous:
         common = os.path.join(root, ".streaming")
         if not os.path.isdir(common):
             os.makedirs(common, exist_ok=True)
-            os.chmod(common, stat.S_IMODE(os.stat(root).st_mode))  # everybody who may write the cache may meet in it
+            # Everybody who may write the cache may meet in it, and nobody may move what is another's.
+            os.chmod(common, stat.S_IMODE(os.stat(root).st_mode) | stat.S_ISVTX)
         folder = os.path.join(common, f"{_host()}-{os.geteuid()}")
         _make_private(folder)
         if not os.access(folder, os.W_OK | os.X_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
@@ -111,6 +112,26 @@ def private_rendezvous(root: str | None, environment: Mapping[str, str]) -> Rend
         f"the fetcher has no place to meet at, neither below the cache {root} nor in the machine's folders "
         f"({'; '.join(reasons)}); make one of them writable, or set TMPDIR"
     )
+
+
+def open_own(path: str, flags: int) -> int:
+    """Open a file of a private folder, made if `flags` say so. The receiver closes the descriptor.
+
+    It follows no link, neither of the file nor of its folder, since another user who may write the folder above could
+    have put one there. Raises OSError, and RendezvousError for a file or folder that is not this user's alone.
+    """
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _check_private(os.path.dirname(path), os.fstat(folder))
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(os.path.basename(path), flags, 0o600, dir_fd=folder)
+    finally:
+        os.close(folder)
+    status = os.fstat(file)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink <= 1:
+        return file
+    os.close(file)
+    raise RendezvousError(f"{path} is not a file of this user alone")
 
 
 def connect(rendezvous: Rendezvous, *, timeout_s: float) -> socket.socket:
@@ -142,10 +163,10 @@ def peer_uid(peer: socket.socket) -> int:
 def log_tail(rendezvous: Rendezvous, *, n_bytes: int = 1500) -> str:
     """The last lines of the fetcher's log, or why there are none."""
     try:
-        with open(rendezvous.log, "rb") as log:
+        with open(open_own(rendezvous.log, os.O_RDONLY), "rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - n_bytes))
             return log.read().decode(errors="replace").strip() or "(the log is empty)"
-    except OSError as error:
+    except (OSError, RendezvousError) as error:
         return f"(no log: {error})"
 
 
@@ -171,7 +192,10 @@ def _connect_long_path(peer: socket.socket, rendezvous: Rendezvous) -> None:
 
 def _make_private(folder: str) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    status = os.lstat(folder)
+    _check_private(folder, os.lstat(folder))
+
+
+def _check_private(folder: str, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise RendezvousError(f"{folder} is not a private folder of this user")
 

@@ -21,16 +21,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.cache.files import table_name
-from streaming.errors import ShardDamagedError
+from streaming.cache.files import is_checked, mark_checked, table_name
+from streaming.errors import ShardDamagedError, StorageError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import FileRequest
+from streaming.formats.hashing import hasher
 from streaming.formats.index import ShardIndex
 from streaming.formats.layout import Layout, layout_of
 from streaming.read.streams.indexes import StreamFiles, missing_from_source, wanted_hash
 from streaming.read.telemetry.counters import Count, SharedCounters
+from streaming.regular_file import NotRegularError, open_regular
 
 _PATIENCE_S: Final = 120.0
+_READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,9 @@ class ShardFiles:
             if stream.index.zip_name(local) is None:
                 raise missing_from_source(location, name)
         found = self._try_open(location.cache, name, shard, is_ours=True)
+        if found is not None and not self._is_as_hashed(shard, found):
+            self._discard_at_hand(shard, found)
+            found = None
         self.counters.add({Count.AWAITED if found is None else Count.AT_HAND: 1})
         gives_up_s = time.monotonic() + self.patience_s
         while found is None:
@@ -178,26 +184,66 @@ class ShardFiles:
         self._present[shard] = self._seen
         return found
 
+    def _is_as_hashed(self, shard: int, file: OpenFile) -> bool:
+        """Whether a file from the cache has the hash that the user named; True if they named none.
+
+        Whatever was checked when it was placed is not read again.
+        """
+        stream, local = self.locate(shard)
+        choice = stream.location.validate_hash
+        checked = self.request(shard).checked
+        if not isinstance(choice, str) or checked is None or is_checked(file.fd, checked):
+            return True
+        expected = stream.index.raw_hashes(local).get(choice)
+        if expected is None:  # only the compressed form has one
+            return False
+        digest, offset = hasher(choice), 0
+        while chunk := os.pread(file.fd, _READ_BYTES, offset):
+            digest.update(chunk)
+            offset += len(chunk)
+        if digest.hexdigest() != expected:
+            return False
+        mark_checked(file.fd, checked)
+        return True
+
+    def _discard_at_hand(self, shard: int, file: OpenFile) -> None:
+        """Delete a cached file whose hash is not the index's. Raises ShardDamagedError if that cannot be done."""
+        self.discard(shard, file)
+        os.close(file.fd)
+        stream, local = self.locate(shard)
+        path = os.path.join(stream.location.cache, stream.index.raw_name(local))
+        if os.path.exists(path):
+            raise ShardDamagedError(
+                f"{self.name(shard)}: {path} has not the {stream.location.validate_hash} of the index, and this user "
+                "cannot delete it, so that it would be fetched again; delete it, or choose another `local`"
+            )
+
     def discard(self, shard: int, file: OpenFile) -> None:
         """Delete a fetched file that turned out to be damaged, so that it is fetched again; never a source."""
+        self._present[shard] = 0
+        if file.is_ours:
+            self.discard_file(shard, os.fstat(file.fd))
+
+    def discard_file(self, shard: int, status: os.stat_result) -> None:
+        """Delete the fetched file of this status, if the shard's file is still that one."""
         stream, local = self.locate(shard)
         path = os.path.join(stream.location.cache, stream.index.raw_name(local))
         self._present[shard] = 0
-        if not file.is_ours:
-            return
         # If the file has gone, or this user cannot delete it, opening it again shows the damage that is left.
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.stat(path), os.fstat(file.fd)):  # else another process has replaced it meanwhile
+            if os.path.samestat(os.stat(path), status):  # else another process has replaced it meanwhile
                 os.unlink(path)
 
     def _try_open(self, folder: str, name: str, shard: int, *, is_ours: bool) -> OpenFile | None:
         """The open file; None if it is missing, or was fetched and has the wrong size."""
         path = os.path.join(folder, name)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            fd = open_regular(path)
+        except OSError as error:
             self._present[shard] = 0
-            return None
+            if isinstance(error, FileNotFoundError) or (is_ours and isinstance(error, NotRegularError)):
+                return None
+            raise StorageError(f"{self.name(shard)}: {path} cannot be read: {error.strerror or error}") from error
         index, local = self.index(shard)
         expected, found = int(index.raw_bytes[local]), os.fstat(fd).st_size
         if found == expected:

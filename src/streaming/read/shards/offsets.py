@@ -11,6 +11,7 @@ from streaming.errors import ShardDamagedError
 from streaming.fetch.wire import Span
 from streaming.fork_safety import ForkSafeLock
 from streaming.read.shards.files import ShardFiles
+from streaming.regular_file import read_regular
 
 _MAX_IN_MEMORY_BYTES: Final = 32 << 20
 
@@ -66,8 +67,7 @@ class OffsetTables:
         layout, n_samples = self._files.layout(shard)
         n_header = layout.header_bytes(n_samples)
         try:
-            with open(path, "rb") as file:
-                head = file.read(n_header + 1)
+            head = read_regular(path, n_header + 1)
         except OSError:
             return None
         index, local = self._files.index(shard)

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeAlias
 
-from streaming.errors import ClosedError, FormatError, ShardDamagedError
+from streaming.errors import ClosedError, FormatError, ShardDamagedError, StorageError
 from streaming.fork_safety import ForkSafeLock
 from streaming.formats.index import Schema
 from streaming.formats.layout import layout_of
@@ -23,6 +23,10 @@ Decode: TypeAlias = Callable[[bytes | memoryview], Sample]
 
 _MAX_MAPPED: Final = 4096
 """Shards mapped at a time: far below the kernel's limit of maps (65,530), far above what a shuffle window needs."""
+
+
+FetchAgain: TypeAlias = "Callable[[FormatError], OpenShard]"
+"""Opens a shard whose bytes gave this error anew, fetched again; raises the error if that cannot be done."""
 
 
 class OpenShard(Protocol):
@@ -36,13 +40,17 @@ class OpenShard(Protocol):
 class MappedShard:
     """A shard in memory. It needs no descriptor; the map goes with the last reference."""
 
-    __slots__ = ("_decode", "_name", "_offsets", "_view")
+    __slots__ = ("_again", "_decode", "_name", "_offsets", "_view")
 
-    def __init__(self, view: memoryview, name: str, offsets: memoryview, decode: Decode) -> None:
+    def __init__(
+        self, view: memoryview, name: str, offsets: memoryview, decode: Decode, again: FetchAgain | None
+    ) -> None:
+        """`again` fetches the shard again where its bytes turn out to be damaged; None: that was done."""
         self._view = view
         self._name = name
         self._offsets = offsets
         self._decode = decode
+        self._again = again
 
     def sample(self, row: int) -> Sample:
         """The decoded sample at this row."""
@@ -51,15 +59,20 @@ class MappedShard:
             return self._decode(self._view[offsets[row] : offsets[row + 1]])
         except FormatError as error:
             name_sample(error, self._name, row)
-            raise
+            if self._again is None:
+                raise
+            again, self._again = self._again, None
+            return again(error).sample(row)
 
 
 class SourceShard:
     """A shard that is read record by record, since others may cut its file short. Owns a descriptor."""
 
-    __slots__ = ("__weakref__", "_decode", "_fd", "_name", "_offsets")
+    __slots__ = ("__weakref__", "_again", "_decode", "_fd", "_name", "_offsets")
 
-    def __init__(self, fd: int, name: str, offsets: memoryview, decode: Decode) -> None:
+    def __init__(self, fd: int, name: str, offsets: memoryview, decode: Decode, again: FetchAgain | None) -> None:
+        """See `MappedShard`."""
+        self._again = again
         self._fd = fd
         self._name = name
         self._offsets = offsets
@@ -72,15 +85,16 @@ class SourceShard:
         start = offsets[row]
         n_bytes = offsets[row + 1] - start
         record = os.pread(self._fd, n_bytes, start)
-        if len(record) != n_bytes:
-            raise ShardDamagedError(
-                f"{self._name}: sample {row} ends after {len(record)} of {n_bytes} bytes; the file was cut short"
-            )
         try:
+            if len(record) != n_bytes:
+                raise ShardDamagedError(f"ends after {len(record)} of {n_bytes} bytes; the file was cut short")
             return self._decode(record)
         except FormatError as error:
             name_sample(error, self._name, row)
-            raise
+            if self._again is None:
+                raise
+            again, self._again = self._again, None
+            return again(error).sample(row)
 
 
 def name_sample(error: FormatError, shard: str, row: int) -> None:
@@ -162,30 +176,60 @@ class ShardPool:
     def _open_checked(self, shard: int) -> OpenShard:
         file = self._files.open(shard)
         try:
-            return self._opened(shard, file)
+            return self._opened(shard, file, self._again(shard, file))
         except ShardDamagedError:
             if not file.is_ours:
                 raise
             self._files.discard(shard, file)
         finally:
             os.close(file.fd)
+        return self._open_anew(shard)
+
+    def _open_anew(self, shard: int) -> OpenShard:
+        """Open a shard that was just discarded; it is not fetched a third time."""
         file = self._files.open(shard)
         try:
-            return self._opened(shard, file)
+            return self._opened(shard, file, None)
         finally:
             os.close(file.fd)
 
-    def _opened(self, shard: int, file: OpenFile) -> OpenShard:
+    def _again(self, shard: int, file: OpenFile) -> FetchAgain | None:
+        """How the shard of this file is fetched again; None for a file of a source."""
+        if not file.is_ours:
+            return None
+        status, pool = os.fstat(file.fd), weakref.ref(self)  # the pool holds the shard, and not the other way round
+
+        def again(error: FormatError) -> OpenShard:
+            owner = pool()
+            if owner is None or owner.is_closed:
+                raise error
+            return owner._replaced(shard, status, error)
+
+        return again
+
+    def _replaced(self, shard: int, status: os.stat_result, error: FormatError) -> OpenShard:
+        """The shard in place of one with damaged bytes. Raises the error of these if it cannot be fetched again."""
+        self._files.discard_file(shard, status)
+        try:
+            opened = self._open_anew(shard)
+        except StorageError as failure:
+            raise error from failure
+        with self._lock:
+            if shard in self.open_shards:
+                self.open_shards[shard] = opened
+        return opened
+
+    def _opened(self, shard: int, file: OpenFile, again: FetchAgain | None) -> OpenShard:
         layout, n_samples = self._files.layout(shard)
         name, decode = self._files.name(shard), self.decoder(shard)
         try:
             if file.may_map:
                 view = map_file(file.fd, file.n_bytes)
                 offsets = layout.record_offsets(view, n_samples, file.n_bytes)
-                return MappedShard(view, name, offsets.data, decode)
+                return MappedShard(view, name, offsets.data, decode, again)
             header = os.pread(file.fd, layout.header_bytes(n_samples), 0)
             offsets = layout.record_offsets(header, n_samples, file.n_bytes)
-            return SourceShard(os.dup(file.fd), name, offsets.data, decode)
+            return SourceShard(os.dup(file.fd), name, offsets.data, decode, again)
         except ShardDamagedError as error:
             raise ShardDamagedError(f"{name}: {error}") from error
 

@@ -11,6 +11,7 @@ from streaming.errors import CacheTakenError, CacheWriteError, FetchError, NoRoo
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import FileRequest
 from streaming.read.streams.location import StreamLocation, config_of, make_private, own_folder, read_uncached
+from streaming.regular_file import NotRegularError, open_regular
 
 _MAX_GONE: Final = 100
 """Times that a file may be evicted for others before it is opened."""
@@ -78,8 +79,8 @@ class SideFiles:
 
     def _open_source(self, source: str, name: str) -> BinaryIO:
         try:
-            return open(os.path.join(source, name), "rb")
-        except FileNotFoundError:
+            return open(open_regular(os.path.join(source, name)), "rb")
+        except (FileNotFoundError, NotRegularError):
             raise ObjectMissingError(f"{self._location.title}: there is no {name} in {source}") from None
 
     def _open_cached(self, request: FileRequest) -> BinaryIO:
@@ -89,7 +90,7 @@ class SideFiles:
             except (NoRoomError, CacheWriteError):  # then without the cache
                 return io.BytesIO(read_uncached(self._location, request.name, self._client, 0))
             try:
-                return open(path, "rb")
+                return open(open_regular(path), "rb")
             except FileNotFoundError:
                 continue  # it was evicted for others meanwhile
         raise FetchError(

@@ -21,6 +21,7 @@ from streaming.formats.index import parse_index
 from streaming.formats.index_outline import check_outline, is_hashed
 from streaming.formats.names import INDEX_NAME
 from streaming.read.streams.location import StreamLocation, read_uncached
+from streaming.regular_file import read_regular
 from streaming.storage.store import ObjectFacts
 
 _log: Final = logging.getLogger("streaming")
@@ -65,8 +66,8 @@ def _copy_at(location: StreamLocation) -> _Copy | None:
     if location.source is not None:
         return None
     content = None
-    with contextlib.suppress(OSError, IndexFormatError), open(os.path.join(location.cache, INDEX_NAME), "rb") as file:
-        whole = file.read()
+    with contextlib.suppress(OSError, IndexFormatError):
+        whole = read_regular(os.path.join(location.cache, INDEX_NAME))
         check_outline(whole, where=INDEX_NAME)
         content = whole
     origin = read_origin(location.cache)

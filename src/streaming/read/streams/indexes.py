@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streaming.cache.origin import origin_of, renew
 from streaming.errors import (
     CacheTakenError,
     CacheWriteError,
@@ -31,6 +32,7 @@ from streaming.formats.index import INDEX_NAME, ShardIndex, parse_index
 from streaming.formats.layout import layout_of
 from streaming.order import Catalog
 from streaming.read.streams.location import StreamLocation, make_private, own_folder, read_uncached
+from streaming.regular_file import NotRegularError, read_regular
 
 # The files of larger sources are checked only when they are read: on a network disk each check costs a round trip.
 _MAX_CHECKED_SHARDS = 10_000
@@ -104,8 +106,10 @@ def _index_of(location: StreamLocation, number: int, client: FetchClient) -> Sha
     try:
         return parse_index(content, where=where)
     except IndexFormatError:
+        # Neither the file nor the note of it is to stand in the way of the index that the store has when it is mended.
         with contextlib.suppress(OSError):
             os.unlink(path)
+            renew(location.cache, origin_of(str(location.remote), location.remote.shown))
         raise
 
 
@@ -114,6 +118,9 @@ def _index_bytes(location: StreamLocation, number: int, client: FetchClient) -> 
     path = os.path.join(folder, INDEX_NAME)
     try:
         return _read(path)
+    except NotRegularError as error:
+        if location.source is not None:
+            raise StorageError(f"{location.title}: {path} is not a regular file") from error
     except FileNotFoundError:
         if location.source is not None:
             raise IndexMissingError(
@@ -130,8 +137,12 @@ def _index_bytes(location: StreamLocation, number: int, client: FetchClient) -> 
 
 
 def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+    try:
+        return read_regular(path)
+    except (FileNotFoundError, NotRegularError):
+        raise
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _check(location: StreamLocation, index: ShardIndex, *, allow_unsafe_types: bool, allow_empty: bool) -> None:
@@ -182,6 +193,8 @@ def _size_of(path: str) -> int | None:
         return os.stat(path).st_size
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def missing_from_source(location: StreamLocation, name: str) -> ObjectMissingError:

@@ -137,17 +137,17 @@ def test_damage_that_the_store_has_is_an_error(tmp_path: Path) -> None:
     """After one more transfer, and it names shard and sample; a source is never deleted."""
     write(tmp_path / "remote")
     cut_in_a_sample(tmp_path / "remote" / "shard.00002.mds")
-    for remote, local in ((tmp_path / "remote", tmp_path / "local"), (None, tmp_path / "remote")):
-        given = {} if remote is None else {"remote": str(remote)}
+    data = str(tmp_path / "remote")
+    for remote, local in ((data, str(tmp_path / "local")), (None, data)):
         with (
-            StreamingDataset(local=str(local), batch_size=1, **given) as dataset,
+            StreamingDataset(remote=remote, local=local, batch_size=1) as dataset,
             pytest.raises(StreamingError, match=r"shard 2 \(shard.00002.mds\), sample 0"),
         ):
             list(dataset)
     assert len(list((tmp_path / "remote").iterdir())) == len(list((tmp_path / "local").glob("[!.]*")))
 
 
-_SPOILED = {
+_SPOILED: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],
     "one byte short": lambda content: content[:-1],

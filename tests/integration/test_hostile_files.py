@@ -121,11 +121,12 @@ def test_names_that_no_file_system_takes_are_refused_by_name(tmp_path: Path) -> 
     write(tmp_path / "data")
     index = tmp_path / "data" / "index.json"
     index.write_text(index.read_text().replace("shard.00001.mds", "x" * 300))
-    for given in ({"local": str(tmp_path / "data")}, {"remote": str(tmp_path / "data"), "local": str(tmp_path / "c")}):
+    data = str(tmp_path / "data")
+    for remote, local in ((None, data), (data, str(tmp_path / "c"))):
         with pytest.raises(StreamingError, match="x" * 300):
-            list(StreamingDataset(batch_size=1, **given))
+            list(StreamingDataset(remote=remote, local=local, batch_size=1))
     with pytest.raises(StreamingError, match="x" * 300):
-        list(LocalDataset(str(tmp_path / "data")))
+        LocalDataset(data)[:]
 
 
 @pytest.mark.parametrize("relative", ["sub/new", "sub", "inside/../sub/new", "inside/sub/deep"])

@@ -75,16 +75,16 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     if request.param == "folder":
         yield Remote(folder, str(folder))
     elif request.param == "s3":
-        server: S3Server = request.getfixturevalue("s3_server")
-        for name, value in server.variables().items():
+        bucket: S3Server = request.getfixturevalue("s3_server")
+        for name, value in bucket.variables().items():
             monkeypatch.setenv(name, value)
         prefix = f"versions-{os.urandom(4).hex()}"
 
         def upload(folder: Path) -> None:
             for path in sorted(folder.iterdir(), key=lambda path: path.name == "index.json"):
-                server.put(f"{prefix}/{path.name}", path.read_bytes())
+                bucket.put(f"{prefix}/{path.name}", path.read_bytes())
 
-        yield Remote(folder, server.url(prefix), upload)
+        yield Remote(folder, bucket.url(prefix), upload)
     else:
         with WebServer.started() as server:
             yield Remote(Path(server.folder) / "remote", server.url("remote", habit=request.param))

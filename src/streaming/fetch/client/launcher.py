@@ -27,17 +27,25 @@ from streaming.fetch.wire.rendezvous import (
 from streaming.storage.registry import registered_stores
 
 _START_S: Final = 30.0
-# Our own packages come before site-packages (where another version may lie) and after the standard library.
+# The packages that the fetcher needs come before site-packages (where another version may lie) and after the standard
+# library; where this process looks for others comes last, so that it can hide nothing.
 _BOOT: Final = """
 import json, sys
 a = json.loads(sys.argv[1])
 i = next((i for i, p in enumerate(sys.path) if p.endswith(("site-packages", "dist-packages"))), len(sys.path))
 sys.path[i:i] = a["path"]
+sys.path += a["rest"]
 from streaming.fetch.server.process import main
 main(a["root"], a["folder"], a["name"])
 """
 _KEPT_PYTHON: Final = frozenset({"PYTHONHOME", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"})
-_PACKAGES: Final = ("obstore", "zstandard", "brotli", "cramjam", "xxhash", "boto3", "typing_extensions")
+_PACKAGES: Final = (
+    *("numpy", "msgspec", "typing_extensions"),
+    *("zstandard", "brotli", "cramjam", "xxhash"),
+    *("obstore", "boto3", "urllib3", "paramiko", "cryptography", "fsspec", "hdfs_native", "huggingface_hub"),
+    *("databricks", "google"),
+)
+"""What a fetcher may import beside the standard library, itself or through a store."""
 
 
 class CannotLaunchError(FetchError):
@@ -83,7 +91,13 @@ def launch(rendezvous: Rendezvous, root: str | None, environment: Mapping[str, s
     """
     # Secrets are in the environment alone: argv can be read by every user of the machine.
     argument = json.dumps(
-        {"path": _module_folders(), "root": root, "folder": rendezvous.folder, "name": rendezvous.name}
+        {
+            "path": _module_folders(),
+            "rest": _other_folders(),
+            "root": root,
+            "folder": rendezvous.folder,
+            "name": rendezvous.name,
+        }
     )
     kept = {k: v for k, v in environment.items() if not k.startswith("PYTHON") or k in _KEPT_PYTHON}
     command = [sys.executable, "-P", "-c", _BOOT, argument]
@@ -153,7 +167,18 @@ def _module_folders() -> list[str]:
             found = importlib.util.find_spec(package)
         except (ImportError, ValueError):
             continue
-        if found is not None and found.origin is not None:
-            inside = os.path.dirname(found.origin)
-            folders.append(os.path.dirname(inside) if found.submodule_search_locations else inside)
+        if found is None:
+            continue
+        if found.submodule_search_locations:  # a package, in one folder or in several
+            folders += map(os.path.dirname, found.submodule_search_locations)
+        elif found.origin is not None:
+            folders.append(os.path.dirname(found.origin))
     return list(dict.fromkeys(os.path.abspath(folder) for folder in folders))
+
+
+def _other_folders() -> list[str]:
+    """Where else this process finds modules: PYTHONPATH, environment modules, `sys.path.append`; not the script's."""
+    of_script = sys.path[:1] if not getattr(sys.flags, "safe_path", False) else []
+    return [
+        folder for folder in sys.path if os.path.isabs(folder) and folder not in of_script and os.path.exists(folder)
+    ]

@@ -14,6 +14,7 @@ import pytest
 from streaming import LocalDataset, StreamingDataset
 from streaming.errors import NotYetError
 from support import golden
+from support.fetcher_world import wait_until
 
 VIEWS = [
     pytest.param(name, view, id=f"{name}:{view['path']}:{view['split']}")
@@ -65,15 +66,18 @@ def test_every_door_gives_the_expected_samples(name: str, view: dict[str, Any], 
 
 def _check_cache(cache: Path, raw_files: dict[str, Any], n_samples: dict[str, int]) -> None:
     """The cache holds the uncompressed files that the index names, byte for byte; an empty shard need not be there."""
-    found = {
-        str(path.relative_to(cache)): path.read_bytes()
-        for path in cache.rglob("*.mds")
-        if ".streaming" not in path.parts
-    }
-    assert set(found) == {name for name in raw_files if n_samples[name]}
+    expected = {name for name in raw_files if n_samples[name]}
+    # Samples may have come by range, before their shard.
+    wait_until("all shards have come", lambda: expected <= {str(path.relative_to(cache)) for path in _shards_in(cache)})
+    found = {str(path.relative_to(cache)): path.read_bytes() for path in _shards_in(cache)}
+    assert set(found) == expected
     for name, content in found.items():
         facts = raw_files[name]
         assert (len(content), hashlib.sha256(content).hexdigest()) == (facts["nbytes"], facts["sha256"])
+
+
+def _shards_in(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*.mds") if ".streaming" not in path.parts]
 
 
 def _listing(root: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from streaming import StreamingDataset
+from streaming.testing import Fault, FaultProxy, FaultRule
 from streaming.testing.s3 import S3Server
 from support.numbered import write_numbered
 from support.ranks import Job, Layout, Report, finish, global_batches, run_rank, run_ranks, start_rank
@@ -82,19 +83,18 @@ def test_the_quick_start_forks_after_using_the_network(remote: str, s3_server: S
         assert {sample for batch in global_batches(reports, 0) for sample in batch} == set(range(N))
 
 
-def test_a_warm_cache_asks_nobody(
-    remote: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With everything on disk an epoch makes no request and starts no process: it runs with the store unreachable."""
+def test_a_warm_cache_asks_for_its_index_alone(remote: str, s3_server: S3Server, tmp_path: Path) -> None:
+    """With everything on disk each rank looks once whether the index is the store's, and reads without an answer."""
     cache = tmp_path / "cache"
     job = Job(Layout(1, 2, 2), GLOBAL_BATCH, remote, str(cache), variables=s3_server.variables())
     cold = run_ranks(job)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "other")  # other keys: a fetcher of its own would have to be started
-    unreachable = {**s3_server.variables(), "S3_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_SECRET_ACCESS_KEY": "none"}
-    fetchers = sorted(os.listdir(next((cache / "node0" / ".streaming").iterdir())))
-    warm = run_ranks(job.then(variables=unreachable))
+    with FaultProxy.started(buckets={}) as refusing:
+        refusing.set_rules(FaultRule(Fault(status=403)))
+        warm = run_ranks(job.then(variables={**s3_server.variables(), **refusing.variables()}))
+        asked = refusing.counts().requests_by_path
     assert [report.epochs for report in warm] == [report.epochs for report in cold]
-    assert sorted(os.listdir(next((cache / "node0" / ".streaming").iterdir()))) <= fetchers
+    assert sum(asked.values()) == 2, asked
+    assert {path.rpartition("/")[2] for path in asked} == {"index.json"}
 
 
 def test_two_jobs_share_one_cache_and_fetch_each_shard_once(remote: str, s3_server: S3Server, tmp_path: Path) -> None:

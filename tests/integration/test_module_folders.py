@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from streaming.testing.web import WebServer
 
 _READ = """
 import sys
+import venv
 if sys.argv[3] == "appended":
     sys.path += sys.argv[4:]
 from streaming import StreamingDataset
@@ -24,13 +26,10 @@ with StreamingDataset(remote=sys.argv[1], local=sys.argv[2], batch_size=1, cache
 
 
 @pytest.fixture
-def bare_python() -> str:
-    """The interpreter that this environment was made from, if it has none of the packages."""
-    python = getattr(sys, "_base_executable", sys.executable)
-    found = subprocess.run([python, "-E", "-s", "-c", "import msgspec"], capture_output=True, check=False)
-    if found.returncode == 0:
-        pytest.skip("the interpreter below this environment has the packages itself")
-    return python
+def bare_python(tmp_path: Path) -> str:
+    """An interpreter without any package."""
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    return str(tmp_path / "bare" / "bin" / "python")
 
 
 def one_folder_each(parent: Path) -> list[str]:

@@ -119,6 +119,13 @@ def renew(folder: str, origin: CopyOrigin) -> None:
         _write_origin(path, origin, is_new=False)
 
 
+def folder_for(origin: CopyOrigin, folder: str) -> str:
+    """The first folder for the files of `origin`, from `folder` downwards, that holds nothing of another one."""
+    while (known := read_origin(folder)) is not None and not known.admits(origin):
+        folder = subfolder_of(folder, origin)
+    return folder
+
+
 def subfolder_of(folder: str, origin: CopyOrigin) -> str:
     """The folder below `folder` for the files of `origin`, where `folder` itself holds those of another one."""
     name = origin.digest if origin.index is None else digest_of(f"{origin.digest}/{origin.index.identity}".encode())

@@ -23,33 +23,35 @@ class _Shard(msgspec.Struct):
         return any(file is not None and bool(file.hashes) for file in (self.raw_data, self.zip_data))
 
 
-class _Outline(msgspec.Struct):
+class IndexOutline(msgspec.Struct):
+    """An index, of which no more is known than that it lists shards."""
+
     shards: list[msgspec.Raw]
     version: int
 
+    @property
+    def is_hashed(self) -> bool:
+        """Whether there is a hash of each shard. False for shards that cannot be read."""
+        try:
+            return all(_shard_decoder.decode(shard).is_hashed for shard in self.shards)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
 
-_decoder: Final = msgspec.json.Decoder(_Outline)
+
+_decoder: Final = msgspec.json.Decoder(IndexOutline)
 _shard_decoder: Final = msgspec.json.Decoder(_Shard)
 
 
-def check_outline(text: bytes, *, where: str) -> None:
+def outline_of(text: bytes, *, where: str) -> IndexOutline:
     """Raise IndexFormatError, which names `where`, unless the text is JSON with a list of shards and a version."""
     try:
-        _decoder.decode(text)
+        return _decoder.decode(text)
     except msgspec.ValidationError as error:
         raise IndexFormatError(f"{where} is JSON, but no index ({error}){_begin(text)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise IndexFormatError(
             f"{where} is not JSON ({error}); it may be cut or no index at all{_begin(text)}"
         ) from error
-
-
-def is_hashed(text: bytes) -> bool:
-    """Whether an index has a hash of each of its shards. False for what is no index."""
-    try:
-        return all(_shard_decoder.decode(shard).is_hashed for shard in _decoder.decode(text).shards)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
 
 
 def _begin(text: bytes) -> str:

@@ -91,10 +91,11 @@ def launch(rendezvous: Rendezvous, root: str | None, environment: Mapping[str, s
     FetchError with the log's last lines if it failed by itself.
     """
     # Secrets are in the environment alone: argv can be read by every user of the machine.
+    others = _other_folders()
     argument = json.dumps(
         {
-            "path": _module_folders(),
-            "rest": _other_folders(),
+            "path": _module_folders(others),
+            "rest": others,
             "root": root,
             "folder": rendezvous.folder,
             "name": rendezvous.name,
@@ -159,11 +160,13 @@ def _listens(rendezvous: Rendezvous) -> bool:
     return True
 
 
-def _module_folders() -> list[str]:
-    """The folders of this package and of those that it needs, whatever this process did to its own search path."""
+def _module_folders(others: list[str]) -> list[str]:
+    """The folders of this package and of those that it needs, whatever this process did to its own search path.
+
+    `others`: where this process finds modules, but for its script's folder.
+    """
     folders = [os.path.dirname(PACKAGE_FOLDER)]
     of_user = {opener.partition(":")[0].partition(".")[0]: None for opener in registered_stores().values()}
-    others = _other_folders()
     for package in (*_PACKAGES, *of_user):
         try:
             # Not in the script's folder first: what lies there may hide a package of the same name.
@@ -181,7 +184,7 @@ def _module_folders() -> list[str]:
 
 def _other_folders() -> list[str]:
     """Where else this process finds modules: PYTHONPATH, environment modules, `sys.path.append`; not the script's."""
-    of_script = sys.path[:1] if not getattr(sys.flags, "safe_path", False) else []
+    of_script = sys.path[:1] if not sys.flags.safe_path else []
     return [
         folder for folder in sys.path if os.path.isabs(folder) and folder not in of_script and os.path.exists(folder)
     ]

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from streaming.cache.files import Temporaries, Temporary, is_present
-from streaming.cache.origin import IndexVersion, claim, digest_of, mark_of, origin_of
+from streaming.cache.origin import CopyOrigin, IndexVersion, claim, digest_of, mark_of, origin_of
 from streaming.errors import (
     CacheTakenError,
     FetchError,
@@ -39,7 +39,7 @@ from streaming.fetch.wire.protocol import FileRequest
 from streaming.folder_identity import is_same_folder
 from streaming.formats.compression import decompress_stream
 from streaming.formats.hashing import hasher
-from streaming.formats.index_outline import check_outline, is_hashed
+from streaming.formats.index_outline import outline_of
 from streaming.formats.names import INDEX_NAME
 from streaming.storage.local import FolderStore
 from streaming.storage.store import ObjectFacts, Part, Store
@@ -128,7 +128,7 @@ def _restore_index(transfer: Transfer, context: TransferContext, progress: Trans
         with context.watch.restoring(transfer.key.local) as is_due:
             if is_due:
                 fetch_file(Transfer.of(FileRequest(0, INDEX_NAME, -1), transfer.config), context, progress)
-    except StorageError as error:
+    except StreamingError as error:
         log(f"{INDEX_NAME} was deleted from {transfer.key.local} and is not put back: {error}")
 
 
@@ -232,7 +232,7 @@ def _receive(download: _Download, temporaries: Temporaries) -> None:
                 raw.write(chunk)
             if not config.has_index:
                 _claim_folder(transfer, None)
-                raw.mark(mark_of(origin_of(str(config.remote), config.remote.shown), file.name))
+                raw.mark(mark_of(_origin_of(transfer), file.name))
             raw.place(checked=file.checked)
         return
     with contextlib.ExitStack() as stack:
@@ -255,17 +255,22 @@ def _receive_index(download: _Download, temporaries: Temporaries) -> None:
         for chunk in _checked(transfer, chunks):
             raw.write(chunk)
         content = b"".join(raw.read_back())
-        check_outline(content, where=transfer.shown)
+        is_hashed = outline_of(content, where=transfer.shown).is_hashed
         version, modified_s = found[0].version, found[0].modified_s
-        index = IndexVersion(digest_of(content), len(content), version, modified_s, is_hashed(content))
+        index = IndexVersion(digest_of(content), len(content), version, modified_s, is_hashed)
         _claim_folder(transfer, index)
         raw.place()
+
+
+def _origin_of(transfer: Transfer) -> CopyOrigin:
+    remote = transfer.key.remote
+    return origin_of(str(remote), remote.shown)
 
 
 def _claim_folder(transfer: Transfer, index: IndexVersion | None) -> None:
     """Note in the cache folder of what it is a copy. Raises CacheTakenError if it is one of something else."""
     remote, local = transfer.key.remote, transfer.key.local
-    ours = replace(origin_of(str(remote), remote.shown), index=index)
+    ours = replace(_origin_of(transfer), index=index)
     holder = claim(local, ours)
     if not holder.admits(ours):
         other = f"a copy of {holder.remote}" if holder.digest != ours.digest else f"an older copy of {remote.shown}"

@@ -191,8 +191,10 @@ class ShardFiles:
         """
         stream, local = self.locate(shard)
         choice = stream.location.validate_hash
+        if not isinstance(choice, str):
+            return True
         checked = self.request(shard).checked
-        if not isinstance(choice, str) or checked is None or is_checked(file.fd, checked):
+        if checked is None or is_checked(file.fd, checked):
             return True
         expected = stream.index.raw_hashes(local).get(choice)
         if expected is None:  # only the compressed form has one
@@ -208,7 +210,7 @@ class ShardFiles:
 
     def _discard_at_hand(self, shard: int, file: OpenFile) -> None:
         """Delete a cached file whose hash is not the index's. Raises ShardDamagedError if that cannot be done."""
-        self.discard(shard, file)
+        self.discard(shard, os.fstat(file.fd))
         os.close(file.fd)
         stream, local = self.locate(shard)
         path = os.path.join(stream.location.cache, stream.index.raw_name(local))
@@ -218,14 +220,11 @@ class ShardFiles:
                 "cannot delete it, so that it would be fetched again; delete it, or choose another `local`"
             )
 
-    def discard(self, shard: int, file: OpenFile) -> None:
-        """Delete a fetched file that turned out to be damaged, so that it is fetched again; never a source."""
-        self._present[shard] = 0
-        if file.is_ours:
-            self.discard_file(shard, os.fstat(file.fd))
+    def discard(self, shard: int, status: os.stat_result) -> None:
+        """Delete a fetched file that turned out to be damaged, so that it is fetched again; never a source.
 
-    def discard_file(self, shard: int, status: os.stat_result) -> None:
-        """Delete the fetched file of this status, if the shard's file is still that one."""
+        `status` is that of the open file: one that has taken its place stays.
+        """
         stream, local = self.locate(shard)
         path = os.path.join(stream.location.cache, stream.index.raw_name(local))
         self._present[shard] = 0

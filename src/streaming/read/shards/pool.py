@@ -37,20 +37,37 @@ class OpenShard(Protocol):
         ...
 
 
-class MappedShard:
-    """A shard in memory. It needs no descriptor; the map goes with the last reference."""
+class _MendableShard:
+    """What shards in memory and in files share: a shard with damaged bytes is fetched again, once."""
 
-    __slots__ = ("_again", "_decode", "_name", "_offsets", "_view")
+    __slots__ = ("_again", "_decode", "_name", "_offsets")
 
-    def __init__(
-        self, view: memoryview, name: str, offsets: memoryview, decode: Decode, again: FetchAgain | None
-    ) -> None:
+    def __init__(self, name: str, offsets: memoryview, decode: Decode, again: FetchAgain | None) -> None:
         """`again` fetches the shard again where its bytes turn out to be damaged; None: that was done."""
-        self._view = view
         self._name = name
         self._offsets = offsets
         self._decode = decode
         self._again = again
+
+    def _mended(self, error: FormatError, row: int) -> Sample:
+        """The sample whose bytes gave this error, of the shard fetched again. Raises the error if that was done."""
+        name_sample(error, self._name, row)
+        if self._again is None:
+            raise error
+        again, self._again = self._again, None
+        return again(error).sample(row)
+
+
+class MappedShard(_MendableShard):
+    """A shard in memory. It needs no descriptor; the map goes with the last reference."""
+
+    __slots__ = ("_view",)
+
+    def __init__(
+        self, view: memoryview, name: str, offsets: memoryview, decode: Decode, again: FetchAgain | None
+    ) -> None:
+        super().__init__(name, offsets, decode, again)
+        self._view = view
 
     def sample(self, row: int) -> Sample:
         """The decoded sample at this row."""
@@ -58,25 +75,17 @@ class MappedShard:
         try:
             return self._decode(self._view[offsets[row] : offsets[row + 1]])
         except FormatError as error:
-            name_sample(error, self._name, row)
-            if self._again is None:
-                raise
-            again, self._again = self._again, None
-            return again(error).sample(row)
+            return self._mended(error, row)
 
 
-class SourceShard:
+class SourceShard(_MendableShard):
     """A shard that is read record by record, since others may cut its file short. Owns a descriptor."""
 
-    __slots__ = ("__weakref__", "_again", "_decode", "_fd", "_name", "_offsets")
+    __slots__ = ("__weakref__", "_fd")
 
     def __init__(self, fd: int, name: str, offsets: memoryview, decode: Decode, again: FetchAgain | None) -> None:
-        """See `MappedShard`."""
-        self._again = again
+        super().__init__(name, offsets, decode, again)
         self._fd = fd
-        self._name = name
-        self._offsets = offsets
-        self._decode = decode
         weakref.finalize(self, os.close, fd).atexit = False
 
     def sample(self, row: int) -> Sample:
@@ -90,11 +99,7 @@ class SourceShard:
                 raise ShardDamagedError(f"ends after {len(record)} of {n_bytes} bytes; the file was cut short")
             return self._decode(record)
         except FormatError as error:
-            name_sample(error, self._name, row)
-            if self._again is None:
-                raise
-            again, self._again = self._again, None
-            return again(error).sample(row)
+            return self._mended(error, row)
 
 
 def name_sample(error: FormatError, shard: str, row: int) -> None:
@@ -180,7 +185,7 @@ class ShardPool:
         except ShardDamagedError:
             if not file.is_ours:
                 raise
-            self._files.discard(shard, file)
+            self._files.discard(shard, os.fstat(file.fd))
         finally:
             os.close(file.fd)
         return self._open_anew(shard)
@@ -209,7 +214,7 @@ class ShardPool:
 
     def _replaced(self, shard: int, status: os.stat_result, error: FormatError) -> OpenShard:
         """The shard in place of one with damaged bytes. Raises the error of these if it cannot be fetched again."""
-        self._files.discard_file(shard, status)
+        self._files.discard(shard, status)
         try:
             opened = self._open_anew(shard)
         except StorageError as failure:

@@ -11,14 +11,14 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from streaming.cache.origin import CopyOrigin, IndexVersion, digest_of, origin_of, read_origin, renew, subfolder_of
+from streaming.cache.origin import IndexVersion, digest_of, folder_for, read_origin, renew, subfolder_of
 from streaming.errors import IndexFormatError, StorageError, StoreCannotError, StreamingError
 from streaming.fetch.client import FetchClient
 from streaming.formats.index import parse_index
-from streaming.formats.index_outline import check_outline, is_hashed
+from streaming.formats.index_outline import outline_of
 from streaming.formats.names import INDEX_NAME
 from streaming.read.streams.location import StreamLocation, read_uncached
 from streaming.regular_file import read_regular
@@ -34,65 +34,63 @@ def current_copies(locations: Sequence[StreamLocation], client: FetchClient) -> 
 
     Never raises for a store: what cannot be looked at is used as it lies in the cache.
     """
-    copies = {number: copy for number, location in enumerate(locations) if (copy := _copy_at(location)) is not None}
-    numbers = list(copies)
+    noted = {number: _noted_at(each) for number, each in enumerate(locations) if each.source is None}
+    numbers = [number for number in noted if noted[number] is not None or _has_index(locations[number])]
     try:
         found = client.head([(number, INDEX_NAME) for number in numbers]) if numbers else []
     except StreamingError as error:  # no fetcher can be had
         found = [error for _ in numbers]
     current = list(locations)
     for number, facts in zip(numbers, found, strict=True):
-        location, copy = locations[number], copies[number]
+        location = locations[number]
         try:
             if isinstance(facts, StreamingError) and not isinstance(facts, StoreCannotError):
                 raise facts
             known = None if isinstance(facts, StreamingError) else facts
-            current[number] = _current(location, copy, known, client, number)
+            current[number] = _current(location, noted[number], known, client, number)
         except StreamingError as error:
             _say(f"{location.title}: {location.cache} is used as it is; the store may have a newer version ({error})")
     return current
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """What a cache folder holds of an index."""
-
-    content: bytes | None  # None: nothing that is an index
-    noted: IndexVersion | None
-
-
-def _copy_at(location: StreamLocation) -> _Copy | None:
-    """What the cache folder of a stream holds; None if that is nothing, or if the stream is read in place."""
-    if location.source is not None:
-        return None
-    content = None
-    with contextlib.suppress(OSError, IndexFormatError):
-        whole = read_regular(os.path.join(location.cache, INDEX_NAME))
-        check_outline(whole, where=INDEX_NAME)
-        content = whole
+def _noted_at(location: StreamLocation) -> IndexVersion | None:
+    """Of which index the cache folder of a stream says that it holds the files; None if it says none."""
     origin = read_origin(location.cache)
-    noted = None if origin is None else origin.index
-    return None if content is None and noted is None else _Copy(content, noted)
+    return None if origin is None else origin.index
+
+
+def _has_index(location: StreamLocation) -> bool:
+    return os.path.exists(os.path.join(location.cache, INDEX_NAME))
+
+
+def _held_digest(location: StreamLocation, noted: IndexVersion | None) -> str | None:
+    """The digest of the index in the cache; of the one that is noted if none lies there; None if there is neither."""
+    with contextlib.suppress(OSError, IndexFormatError):
+        content = read_regular(os.path.join(location.cache, INDEX_NAME))
+        outline_of(content, where=INDEX_NAME)
+        return digest_of(content)
+    return None if noted is None else noted.digest
 
 
 def _current(
-    location: StreamLocation, copy: _Copy, facts: ObjectFacts | None, client: FetchClient, number: int
+    location: StreamLocation, noted: IndexVersion | None, facts: ObjectFacts | None, client: FetchClient, number: int
 ) -> StreamLocation:
     """The stream with the folder for its files. `facts`: of the store's index. Raises what the store answers."""
-    noted = copy.noted
     if facts is not None and noted is not None and noted.is_of(facts.n_bytes, facts.version, facts.modified_s):
         return location
+    held = _held_digest(location, noted)
+    if held is None:  # what lies there is no index, and is fetched again when it is read
+        return location
     content = read_uncached(location, INDEX_NAME, client, number)
-    check_outline(content, where=f"{location.remote.shown}/{INDEX_NAME}")
+    outline = outline_of(content, where=f"{location.remote.shown}/{INDEX_NAME}")
     facts = facts if facts is not None and facts.n_bytes == len(content) else ObjectFacts(INDEX_NAME, -1, None)
-    seen = IndexVersion(digest_of(content), len(content), facts.version, facts.modified_s, is_hashed(content))
-    ours = replace(origin_of(str(location.remote), location.remote.shown), index=seen)
-    held = digest_of(copy.content) if copy.content is not None else noted.digest if noted is not None else None
+    seen = IndexVersion(digest_of(content), len(content), facts.version, facts.modified_s, outline.is_hashed)
+    ours = replace(location.origin, index=seen)
     if held == seen.digest and (noted is None or _has_old_shards(content, noted, seen, client, number)):
         with contextlib.suppress(StorageError):  # a cache that cannot be written is compared again next time
             renew(location.cache, ours)
         return location
-    folder = _folder_for(ours, location.cache)
+    folder = folder_for(ours, subfolder_of(location.cache, ours))
     _say(
         f"{location.title} was written anew: {location.cache} holds another version of it, which is not used any more. "
         f"The new one is cached in {folder}"
@@ -116,14 +114,6 @@ def _has_old_shards(content: bytes, noted: IndexVersion, seen: IndexVersion, cli
         if facts.modified_s is None or facts.modified_s > noted.modified_s:
             return False
     return True
-
-
-def _folder_for(origin: CopyOrigin, folder: str) -> str:
-    """The first folder below `folder` for the files of `origin` that holds nothing of another one."""
-    folder = subfolder_of(folder, origin)
-    while (known := read_origin(folder)) is not None and not known.admits(origin):
-        folder = subfolder_of(folder, origin)
-    return folder
 
 
 def _say(what: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streaming.cache.origin import origin_of, renew
+from streaming.cache.origin import renew
 from streaming.errors import (
     CacheTakenError,
     CacheWriteError,
@@ -109,7 +109,7 @@ def _index_of(location: StreamLocation, number: int, client: FetchClient) -> Sha
         # Neither the file nor the note of it is to stand in the way of the index that the store has when it is mended.
         with contextlib.suppress(OSError):
             os.unlink(path)
-            renew(location.cache, origin_of(str(location.remote), location.remote.shown))
+            renew(location.cache, location.origin)
         raise
 
 

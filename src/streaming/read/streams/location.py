@@ -8,7 +8,7 @@ import stat
 import tempfile
 from dataclasses import dataclass, field, replace
 
-from streaming.cache.origin import origin_of, read_origin, subfolder_of
+from streaming.cache.origin import CopyOrigin, folder_for, origin_of
 from streaming.errors import OptionError
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import CredentialProvider, StreamConfig
@@ -39,6 +39,11 @@ class StreamLocation:
     """Options of the store, as JSON; may hold secrets."""
     credentials: CredentialProvider | None = None
 
+    @property
+    def origin(self) -> CopyOrigin:
+        """The remote, as a cache folder names it; whichever index it has."""
+        return origin_of(str(self.remote), self.remote.shown)
+
 
 def own_folder(location: StreamLocation) -> StreamLocation:
     """Choose a cache folder that holds no other remote's files.
@@ -48,11 +53,7 @@ def own_folder(location: StreamLocation) -> StreamLocation:
     """
     if location.source is not None:
         return location
-    origin = origin_of(str(location.remote), "")
-    cache = location.cache
-    while (known := read_origin(cache)) is not None and known.digest != origin.digest:
-        cache = subfolder_of(cache, origin)
-    return replace(location, cache=cache)
+    return replace(location, cache=folder_for(location.origin, location.cache))
 
 
 def config_of(location: StreamLocation, *, has_index: bool = True) -> StreamConfig:

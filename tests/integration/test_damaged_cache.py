@@ -13,7 +13,7 @@ import pytest
 from streaming import MDSWriter, StreamingDataset
 from streaming.cache.files import table_name
 from streaming.cache.origin import ORIGIN_NAME
-from streaming.errors import IndexFormatError, ShardDamagedError, StreamingError
+from streaming.errors import IndexFormatError, ObjectMissingError, ShardDamagedError, StreamingError
 from streaming.testing.web import WebServer
 from support.disks import read_only
 
@@ -193,3 +193,14 @@ def test_a_spoiled_index_without_its_store_names_the_file(tmp_path: Path) -> Non
     (tmp_path / "local" / "index.json").write_bytes(b"{")
     with pytest.raises(IndexFormatError, match=str(tmp_path / "local")):
         read(url, tmp_path / "local", download_retry=1)
+
+
+def test_a_new_job_does_not_get_the_failures_of_the_last_one(tmp_path: Path) -> None:
+    """A shard that was missing a moment ago is asked for again by who comes now, and so is an index."""
+    write(tmp_path / "remote", compression="zstd")  # so that nothing comes by range
+    for name in ("shard.00001.mds.zstd", "index.json"):
+        (tmp_path / "remote" / name).rename(tmp_path / name)
+        with pytest.raises(ObjectMissingError, match=name):
+            read(tmp_path / "remote", tmp_path / name.partition(".")[0])
+        (tmp_path / name).rename(tmp_path / "remote" / name)
+        assert read(tmp_path / "remote", tmp_path / name.partition(".")[0]) == list(range(N))

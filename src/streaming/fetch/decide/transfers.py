@@ -25,7 +25,7 @@ import posixpath
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from streaming.fetch.wire.protocol import FileRequest, StreamConfig
 from streaming.storage.url import Location
@@ -234,7 +234,7 @@ class TransferLedger(Generic[T]):
 
     # --- events
 
-    def opened(self, job: str, is_its: Callable[[Hashable], bool] = lambda key: False) -> None:
+    def opened(self, job: str, is_its: Callable[[Any], bool] = lambda key: False) -> None:
         """A connection of this job was made. Failures of its files, as `is_its` tells, rest no more for a new job."""
         if job not in self._connections and job not in self._job_ends_s:
             self._forgive(is_its)
@@ -486,7 +486,7 @@ class TransferLedger(Generic[T]):
             entry.go_to(FileState.QUEUED)
             self._push(place, number, key)
 
-    def _forgive(self, is_its: Callable[[Hashable], bool]) -> None:
+    def _forgive(self, is_its: Callable[[Any], bool]) -> None:
         """Have the next who asks for these files try again what failed."""
         for until_s, key, account in self._resting:
             entry = self._files.get(key)

@@ -29,7 +29,6 @@ from streaming.fetch.transfer.parts import MIN_BYTES, PART_BYTES
 from streaming.fetch.transfer.stores import TransferProgress
 from streaming.fetch.transfer.whole_file import AbandonedError, LimitError, TransferContext, is_on_disk, move_file
 from streaming.fetch.wire.protocol import Answer, Done, Failed, Hello, Pending
-from streaming.formats.names import INDEX_NAME
 from streaming.storage.url import Folder
 
 _BEHIND: Final = 1 << 30
@@ -82,9 +81,9 @@ class Engine:
         """A client said hello. Returns when what lies below its roots is known and its limit, if it set one, holds."""
         caches = caches_of(hello)
         self._context.watch.opened(hello.job, [config.local for config in hello.streams])
-        indexes = {FileKey(config.remote, config.local, INDEX_NAME) for config in hello.streams}
+        folders = {(config.remote, config.local) for config in hello.streams}
         with self._lock:
-            self._ledger.opened(hello.job, indexes.__contains__)
+            self._ledger.opened(hello.job, lambda key: (key.remote, key.local) in folders)
             is_to_be_scanned = self._space.admit(hello.job, caches, time.time())
         try:
             self.sweep([config.local for config in hello.streams])

@@ -79,7 +79,7 @@ def test_all_come_and_the_cache_never_exceeds_its_limit(
         )
         for _ in range(2):
             assert sorted(number for batch in loader for number in batch) == list(range(N_FILES))
-    assert LIMIT // 2 < watcher.most <= LIMIT + MIB  # one file may go and another come during a scan
+    assert LIMIT // 2 < watcher.most <= LIMIT
 
 
 def test_the_disk_itself_never_holds_more_than_the_limit(options: dict[str, Any], tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_many_threads_read_at_random(options: dict[str, Any], tmp_path: Path) ->
     with Videos(**options) as dataset, Watcher(tmp_path / "cache") as watcher, ThreadPoolExecutor(8) as threads:
         found = threads.map(lambda number: dataset.videos.read(name_of(number)) == bytes_of(number), numbers)
         assert all(found)
-    assert watcher.most <= LIMIT + MIB
+    assert watcher.most <= LIMIT
 
 
 def test_side_files_pickle_as_configuration(options: dict[str, Any]) -> None:

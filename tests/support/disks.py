@@ -121,16 +121,29 @@ def write_dataset(folder: Path, needs: Sequence[FileRequest], *, others: Collect
         (folder / name).write_bytes(bytes(10))
 
 
-def bytes_below(folder: Path) -> int:
-    """Bytes of what is below a cache folder, with temporaries, without sockets, locks and logs."""
-    n_bytes = 0
+def _sizes_below(folder: Path) -> dict[tuple[str, int], int]:
+    """Bytes of each file below a cache folder by its path and inode; without sockets, locks and logs."""
+    sizes: dict[tuple[str, int], int] = {}
     for here, folders, names in os.walk(folder):
         if ".streaming" in folders:
             folders.remove(".streaming")
         for name in names:
+            path = os.path.join(here, name)
             with contextlib.suppress(OSError):
-                n_bytes += os.lstat(os.path.join(here, name)).st_size
-    return n_bytes
+                status = os.lstat(path)
+                sizes[path, status.st_ino] = status.st_size
+    return sizes
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes of what is below a cache folder, with temporaries, without sockets, locks and logs.
+
+    A file may go and another come while a scan is on its way, and the sum of one scan may be more than there ever was.
+    A file that two scans found was there between them: only those count, each with the lesser size.
+    """
+    earlier = _sizes_below(folder)
+    later = _sizes_below(folder)
+    return sum(min(n_bytes, later[key]) for key, n_bytes in earlier.items() if key in later)
 
 
 class Watcher:

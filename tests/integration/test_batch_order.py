@@ -271,3 +271,14 @@ def test_what_an_exact_composition_leaves_out_is_known_before(
     with pytest.raises(StateError, match="batch_composition: saved 'exact 3:1', now 'proportional'"):
         proportional.load_state_dict(state)
     StreamingDataset(streams=streams, batch_size=4, shuffle=True, **EXACT).load_state_dict(state)
+
+
+@pytest.mark.parametrize("own_loader", [True, False], ids=["own loader", "plain loader"])
+def test_an_epoch_whose_rest_is_dropped_ends_with_its_last_batch(places: dict[str, str], own_loader: bool) -> None:
+    """130 samples on 4 ranks drop 2: a state after the last batch goes on with the next epoch, not an empty one."""
+    places = {"a": places["a"]}
+    job = job_of(Layout(1, 4, 0), 16, places, own_loader=own_loader, shuffle=True, remainder="drop")
+    ended = run(job.then(n_batches=8))
+    assert sum(map(len, ended[0].epochs[0])) == 32
+    after = run(job.then(state=ended[0].state))
+    assert global_batches(after, 0) == global_batches(run(job.then(n_epochs=2)), 1)

@@ -49,6 +49,9 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
       split, whatever the hardware). None: a default that depends on the data alone.
     - `batching_method`: what a batch holds: whatever comes (`random`), each stream's share (`stratified`), or samples
       of one stream, in each global batch (`per_stream`) or in each rank's (`device_per_stream`).
+    - `batch_composition`: with `stratified`, whether batches hold each stream's share on average and nothing is left
+      out (`proportional`), or every batch of a rank has the same whole number of samples of each stream, listed stream
+      by stream, and the rest is dropped (`exact`).
     - `replication`: the number of consecutive ranks that get the same samples.
     - `remainder`: what happens if the number of ranks does not divide the epoch. Repeat some samples, so that all ranks
       get equally many (`pad`); leave some out (`drop`); or neither, so that ranks differ by one sample (`exact`).
@@ -96,6 +99,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         samples_per_epoch: int | str | None = None,
         world: World | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        batch_composition: str = "proportional",
     ) -> None:
         _refuse_what_is_not_built(stream_name=stream_name)
         if partition_algo not in ("relaxed", "orig"):
@@ -115,6 +119,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
             batching_method=batching_method,
             sampling_method=sampling_method,
             sampling_granularity=sampling_granularity,
+            batch_composition=batch_composition,
         )
         self.streams = _streams(streams, stream_config or {}, remote=remote, local=local, split=split)
         self._stream_defaults = StreamDefaults(

@@ -124,7 +124,8 @@ class LoaderSide:
         self._store.hold_fetcher()
         self._advise(batch_size)
         loader = Loader(key, 0, max(1, n_workers))
-        started = self._ring.begin(loader, n_epoch_samples=self.order(0).n_samples, batch_size=batch_size)
+        n_epoch_samples = self.plan(0, batch_size).spent_at
+        started = self._ring.begin(loader, n_epoch_samples=n_epoch_samples, batch_size=batch_size)
         self._store.begin_epoch(started)
         return started
 
@@ -176,9 +177,8 @@ class LoaderSide:
         None: it comes straight from the shard. `worker_info`: PyTorch's; None in the rank process.
         """
         loader = self._loader(worker_info)
-        started = self._ring.join(
-            loader, n_epoch_samples=self.order(0).n_samples, batch_size=rank_batch_size(batch_size)
-        )
+        for_rank = rank_batch_size(batch_size)
+        started = self._ring.join(loader, n_epoch_samples=self.plan(0, for_rank).spent_at, batch_size=for_rank)
         self._store.begin_epoch(started)
         if batch_size is None and not started.is_counted and loader.n_workers > 1 and loader.worker == 0:
             _log.warning(
@@ -249,9 +249,11 @@ class LoaderSide:
                 _log.warning("%s; explain() has the numbers", said)
         left_out = plan.left_out.tolist()
         if any(left_out):
+            exact = plan.order.composition is not None
             _log.warning(
-                "batching_method=%r: samples that fill no whole batch of one stream are left out of each epoch: %s",
-                self.schedule.spec.batching_method,
+                "%s: samples %s are left out of each epoch: %s",
+                self.schedule.spec.batches,
+                "beside which other streams give too few" if exact else "that fill no whole batch of one stream",
                 ", ".join(f"{n} of stream {number}" for number, n in enumerate(left_out) if n),
             )
 

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from streaming.errors import StateError
 from streaming.order.epoch import EpochOrder
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
+"""Which orders a state can belong to: a new version wherever an order changes. In version 1, streams that were neither
+shuffled nor batched by stream took turns. All other orders are the same."""
 _ACCEPT: Final = "accept_other_order=True"
+_LONGEST_COMPOSITION: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +89,24 @@ def load_state(state: object, order: EpochOrder, *, accept_other_order: bool = F
     present: dict[str, object] = {"shuffle_seed": order.spec.seed}
     if "version" in state:
         version = _whole(state, "version")
-        if version != STATE_VERSION:
+        if not 1 <= version <= STATE_VERSION:
             raise StateError(
-                f"the state has version {version}, this library reads version {STATE_VERSION}; "
+                f"the state has version {version}, this library reads versions 1 to {STATE_VERSION}; "
                 "load it with the library version that saved it"
+            )
+        if not accept_other_order and version == 1 and _streams_took_turns(order) and _is_amid(cursor, order):
+            raise StateError(
+                f"the state has version 1 and is from the middle of epoch {cursor.epoch} (sample_in_epoch="
+                f"{cursor.consumed} of {order.n_samples}); without shuffle streams took turns then, and now come one "
+                f"after the other. Load a state saved between epochs, or pass {_ACCEPT} to go on from that count in "
+                "the new order; batching_method='stratified' still takes turns"
             )
         if not isinstance(state.get("fingerprint"), Mapping):
             raise StateError("the state has no fingerprint; it is damaged or not from state_dict()")
-        saved |= state["fingerprint"]
+        saved |= {"batch_composition": "proportional", **state["fingerprint"]}  # the only one of version 1
         present["num_canonical_nodes"] = order.n_canonical_nodes
         present |= fingerprint(order)
-    elif not accept_other_order and 0 < cursor.consumed < order.n_samples:
+    elif not accept_other_order and _is_amid(cursor, order):
         raise StateError(
             f"the state is from mosaicml-streaming, in the middle of epoch {cursor.epoch} (sample_in_epoch="
             f"{cursor.consumed} of {order.n_samples}), and this library orders samples in another way; load a state "
@@ -114,7 +124,7 @@ def fingerprint(order: EpochOrder) -> dict[str, int | str | None]:
     as the unit by which streams take turns, which is part of the order.
     """
     spec = order.spec
-    unit = {} if order.unit is None else {"unit": order.unit}
+    unit = {} if order.unit is None or order.composition is not None else {"unit": order.unit}
     return {
         "samples": order.n_samples,
         "streams": order.catalog.n_streams,
@@ -125,10 +135,30 @@ def fingerprint(order: EpochOrder) -> dict[str, int | str | None]:
         "shuffle_algo": order.effective_algorithm,
         "shuffle_block_size": order.shuffle_block_size if order.uses_block else None,
         "batching_method": spec.batching_method,
+        "batch_composition": _composition(order),
         "sampling_method": spec.sampling_method,
         "sampling_granularity": spec.sampling_granularity,
         **unit,
     }
+
+
+def _composition(order: EpochOrder) -> str:
+    """Return how batches are composed: a name, and the samples of each stream, or of many streams a digest of them."""
+    if order.composition is None:
+        return order.spec.batch_composition
+    shown = ":".join(map(str, order.composition))
+    return f"exact {shown if len(shown) <= _LONGEST_COMPOSITION else _digest(np.array(order.composition, np.int64))}"
+
+
+def _streams_took_turns(order: EpochOrder) -> bool:
+    """Whether samples of several streams took turns in version 1 and no longer do."""
+    spec = order.spec
+    return not spec.shuffle and spec.batching_method == "random" and bool(np.count_nonzero(order.draws) > 1)
+
+
+def _is_amid(cursor: Cursor, order: EpochOrder) -> bool:
+    """Whether a cursor stands within an epoch, so that it means something in one order only."""
+    return 0 < cursor.consumed < order.n_samples
 
 
 def _check_equal(saved: Mapping[str, object], present: Mapping[str, object]) -> None:

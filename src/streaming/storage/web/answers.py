@@ -15,6 +15,7 @@ import urllib3
 import urllib3.exceptions as theirs
 
 from streaming.errors import StorageError, TransferDamagedError
+from streaming.storage.common.packed_objects import check_comes_plain
 from streaming.storage.store import Content, ObjectFacts, Part
 
 _CHUNK_BYTES: Final = 1 << 18
@@ -85,6 +86,7 @@ def body_of(status: int, headers: Mapping[str, str]) -> Body | None:
 
 def content_of(answer: HttpAnswer, facts: ObjectFacts, offset: int, *, shown: str) -> Content:
     """Make the content from `offset` on, also of an answer that brings the whole object."""
+    _check_plain(answer, facts, shown)
     body = body_of(answer.status, answer.headers)
     if body is None or body.begin not in (0, offset) or body.end not in (None, facts.n_bytes):
         raise _damaged(answer, f"{shown}: bytes from {offset} on were asked for, others came")
@@ -93,6 +95,7 @@ def content_of(answer: HttpAnswer, facts: ObjectFacts, offset: int, *, shown: st
 
 def part_of(answer: HttpAnswer, facts: ObjectFacts, begin: int, end: int, *, shown: str) -> Part:
     """Make the part that was asked for. Takes an answer with the whole object, which stores send of small ones."""
+    _check_plain(answer, facts, shown)
     body = body_of(answer.status, answer.headers)
     if body is None or body.begin not in (0, begin) or (body.end is not None and body.end < end):
         raise _damaged(answer, f"{shown}: bytes {begin} to {end} were asked for, others of {facts.n_bytes} came")
@@ -112,6 +115,14 @@ def skip_bytes(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
             yield from itertools.chain((chunk[n_bytes:],), chunks)
             return
         n_bytes -= len(chunk)
+
+
+def _check_plain(answer: HttpAnswer, facts: ObjectFacts, shown: str) -> None:
+    try:
+        check_comes_plain(facts.name, answer.headers.get("Content-Encoding"), shown=shown)
+    except StorageError:
+        answer.close()
+        raise
 
 
 def _damaged(answer: HttpAnswer, what: str) -> TransferDamagedError:

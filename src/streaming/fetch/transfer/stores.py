@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import random
 import threading
@@ -30,15 +31,18 @@ from streaming.errors import (
     CredentialsWantedError,
     StorageError,
     StoreBusyError,
+    StreamingError,
     TransferDamagedError,
 )
 from streaming.fetch.decide.rates import RateLimiter
 from streaming.fetch.decide.transfers import Account, Transfer
 from streaming.fetch.transfer.credential_cache import CredentialCache
 from streaming.fetch.transfer.retry_budget import MENDABLE, RetryBudget, RetryBudgets
+from streaming.storage.common.redaction import secrets_in, secrets_in_user, secrets_of_environment, without_secrets
 from streaming.storage.open_stores import Stores
+from streaming.storage.options import SECRET_OPTIONS
 from streaming.storage.store import Content, ObjectFacts, Part, Store
-from streaming.storage.url import Folder, Location
+from streaming.storage.url import Bucket, Folder, Location
 
 T = TypeVar("T")
 
@@ -254,11 +258,23 @@ class _Wrapper:
 
 
 class Authorized(_Wrapper):
-    """The store of an account. Raises CredentialsWantedError where the user's function must be called first."""
+    """The store of an account. Raises CredentialsWantedError where the user's function must be called first.
 
-    def __init__(self, open_store: Callable[[], Store], account: Account, cache: CredentialCache) -> None:
-        """`open_store` opens it with the credentials that hold now."""
+    No other error leaves it than the kinds of StreamingError, and none holds a secret of the account, though the
+    store, which may be the user's own, repeated it.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        account: Account,
+        cache: CredentialCache,
+        secrets: Callable[[], Iterable[str]],
+        shown: str,
+    ) -> None:
+        """`open_store` opens it with the credentials that hold now; `secrets` are those of the account."""
         self._open_store, self._account, self._cache = open_store, account, cache
+        self._secrets, self._shown = secrets, shown
 
     def _call(self, ask: Callable[[Store], T]) -> T:
         with self._wanting():
@@ -280,9 +296,28 @@ class Authorized(_Wrapper):
             yield
         except CredentialsExpiredError as error:
             if not key:
-                raise
+                raise self._cleaned(error) from None
             self._cache.drop(key)
             raise CredentialsWantedError(key) from error
+        except CredentialsWantedError:
+            raise
+        except StreamingError as error:
+            cleaned = self._cleaned(error)
+            if cleaned is error:
+                raise
+            raise cleaned from None
+        except Exception as error:
+            said = without_secrets(f"{type(error).__name__}: {error}"[:500], self._secrets())
+            raise StorageError(f"{self._shown}: its store failed with {said}; that is a fault of the store") from None
+
+    def _cleaned(self, error: StreamingError) -> StreamingError:
+        said = str(error)
+        clean = without_secrets(said, self._secrets())
+        if clean == said:
+            return error
+        cleaned = copy.copy(error)
+        cleaned.args = (clean,)
+        return cleaned
 
 
 class Paced(_Wrapper):
@@ -456,8 +491,19 @@ class StoreAccess:
     def paced(self, remote: Location, account: Account, *, for_uploads: bool = False) -> Store:
         """The store of a remote, asked as this account and at the store's pace, once for each call."""
         open_now = partial(self.open, remote, account, for_uploads=for_uploads)
-        authorized = Authorized(open_now, account, self.credentials)
+        secrets = partial(self._secrets, remote, account)
+        authorized = Authorized(open_now, account, self.credentials, secrets, remote.shown)
         return Paced(authorized, self.gates.gate(remote), remote.shown, account.timeout_s, rng=self._rng)
+
+    def _secrets(self, remote: Location, account: Account) -> Iterator[str]:
+        """The secrets that a store of this account may repeat."""
+        options = json.loads(account.options)
+        if account.credentials_key and self.credentials.has(account.credentials_key):
+            options |= self.credentials.get(account.credentials_key)
+        yield from secrets_in(options, SECRET_OPTIONS)
+        if isinstance(remote, Bucket):
+            yield from secrets_in_user(remote.name.rpartition("@")[0])
+        yield from secrets_of_environment(self._stores.environment)
 
     def attempts(self, shown: str, account: Account, progress: TransferProgress) -> Attempts:
         """The attempts that an account allows for one need."""

@@ -11,7 +11,7 @@ from streaming.errors import StorageError
 from streaming.storage.buckets.aws_profile import ProfileKeys, profile_keys
 from streaming.storage.buckets.client_options import NO_RETRIES, client_options
 from streaming.storage.buckets.instance_metadata import has_aws_role
-from streaming.storage.buckets.s3_settings import AccessKeys, S3Identity, S3Settings, s3_settings
+from streaming.storage.buckets.s3_settings import AWS_ENDPOINTS, AccessKeys, S3Identity, S3Settings, s3_settings
 from streaming.storage.buckets.store import BucketStore
 from streaming.storage.common.diagnosis import Access
 from streaming.storage.common.transport import ca_bundle
@@ -23,7 +23,6 @@ from streaming.storage.web.client import HttpClient, HttpSettings
 
 _ACL_BYTES: Final = 1 << 29  # of an upload with an ACL, which is one request
 _AWS: Final = "https://s3.us-east-1.amazonaws.com"
-_CLIENT_READS: Final = {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}  # from its process, unless it is given an endpoint
 _DEFAULT_REGION: Final = "us-east-1"
 _REGION_S: Final = 5.0
 _NAMING_REGION: Final = (301, 307, 400, 403, 404)  # refusals name the region, too
@@ -37,7 +36,7 @@ def open_s3(location: Bucket, settings: StoreSettings) -> BucketStore:
         found = replace(found, identity=S3Identity.NOBODY)
     if found.region is None and found.endpoint is None:
         found = replace(found, region=region_of(location.name, settings, options))
-    if found.endpoint is None and _CLIENT_READS & set(settings.environment):
+    if found.endpoint is None and set(AWS_ENDPOINTS) & set(settings.environment):
         found = replace(
             found, endpoint=found.shown_endpoint
         )  # else the client would take the one that is to be ignored

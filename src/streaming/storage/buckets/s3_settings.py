@@ -9,11 +9,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from streaming.errors import OptionError
 from streaming.storage.buckets.aws_profile import AwsProfile, aws_profile
 from streaming.storage.common.transport import check_endpoint
+
+AWS_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Of AWS's tools, and the last of obstore and others; the client would read them, too."""
 
 
 class S3Identity(enum.Enum):
@@ -101,7 +104,7 @@ def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str], profil
     if "endpoint" in options:
         return check_endpoint(options["endpoint"], named="`endpoint` in storage_options")
     ignores = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true" or profile.ignores_endpoints
-    for name in ("S3_ENDPOINT_URL",) if ignores else ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+    for name in ("S3_ENDPOINT_URL",) if ignores else ("S3_ENDPOINT_URL", *AWS_ENDPOINTS):
         if url := environment.get(name):
             return check_endpoint(url, named=f"the S3 endpoint {name}")
     if ignores:

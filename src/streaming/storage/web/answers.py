@@ -20,6 +20,7 @@ from streaming.storage.store import Content, ObjectFacts, Part
 
 _CHUNK_BYTES: Final = 1 << 18
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _WINDOW: Final = re.compile(r";\s*t\s*=\s*(\d{1,9})")
 _STRAY_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _IN_PATHS: Final = "/~!$&'()*+,;=:@"
@@ -81,7 +82,7 @@ def body_of(status: int, headers: Mapping[str, str]) -> Body | None:
     length = headers.get("Content-Length", "").strip()
     if not length:
         return Body(0, None, None)
-    return Body(0, int(length), int(length)) if length.isdigit() else None
+    return Body(0, int(length), int(length)) if _LENGTH.fullmatch(length) else None
 
 
 def content_of(answer: HttpAnswer, facts: ObjectFacts, offset: int, *, shown: str) -> Content:
@@ -143,7 +144,7 @@ def modified_s(headers: Mapping[str, str]) -> float | None:
     """
     try:
         return email.utils.parsedate_to_datetime(headers["Last-Modified"]).timestamp()
-    except (KeyError, ValueError, OverflowError):
+    except (KeyError, ValueError, OverflowError, TypeError):
         return None
 
 
@@ -174,10 +175,9 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
         window = _WINDOW.search(headers.get("RateLimit", ""))
         return float(window[1]) if window else None
     try:
-        moment = email.utils.parsedate_to_datetime(said)
-    except ValueError:
+        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - now_s)
+    except (ValueError, OverflowError, TypeError):
         return None
-    return max(0.0, moment.timestamp() - now_s)
 
 
 def url_of(base: str, name: str, query: str = "") -> str:

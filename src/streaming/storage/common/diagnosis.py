@@ -21,6 +21,7 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
+from streaming.storage.common.redaction import without_secrets
 
 CHECK_NETWORK: Final = "check the endpoint, the network, and proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY)"
 
@@ -111,7 +112,8 @@ class Diagnosis:
     def error(self, name: str, access: Access) -> StorageError:
         """Make the error for the object `name`; "" is the whole place."""
         shown = f"{access.place.rstrip('/')}/{name}" if name else access.place
-        error = self.kind(f"{shown}: {self.what}. Asked at {access.endpoint} with {access.identity}; {self.check}")
+        what = without_secrets(self.what)  # servers and clients repeat URLs that were signed
+        error = self.kind(f"{shown}: {what}. Asked at {access.endpoint} with {access.identity}; {self.check}")
         if isinstance(error, StoreBusyError):
             error.is_throttled, error.retry_after_s = self.is_throttled, self.retry_after_s
         return error

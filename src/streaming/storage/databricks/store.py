@@ -84,7 +84,7 @@ class VolumeStore:
                 else:
                     name, moment_s = path[len(self._path) + 1 :], int(entry.get("last_modified", 0)) // 1000
                     version = email.utils.formatdate(moment_s, usegmt=True)  # the same as HEAD gives
-                    yield ObjectFacts(name, int(entry.get("file_size", 0)), version)
+                    yield ObjectFacts(name, int(entry.get("file_size", 0)), version, float(moment_s) or None)
 
     def head(self, name: str) -> ObjectFacts:
         """See Store."""

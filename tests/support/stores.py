@@ -34,7 +34,8 @@ def fill(store: FaultProxy, prefix: str, n: int, n_bytes: int) -> list[bytes]:
 
 def put_folder(store: FaultProxy, folder: Path, prefix: str) -> str:
     """Add copies of a folder's files; return their URL."""
-    put(store, {f"{prefix}/{path.name}": path.read_bytes() for path in folder.iterdir() if path.is_file()})
+    paths = sorted(folder.iterdir(), key=lambda path: path.name == "index.json")  # the index last, as writers do
+    put(store, {f"{prefix}/{path.name}": path.read_bytes() for path in paths if path.is_file()})
     return f"s3://{BUCKET}/{prefix}"
 
 

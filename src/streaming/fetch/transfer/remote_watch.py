@@ -69,6 +69,9 @@ class RemoteWatch:
         with self._lock:
             self._origins[key.local] = origin
         newest_s, looked_s = self._noted(key.local, index)
+        began_s, ahead_s = self._began_s(key.local), _CLOCKS_OF_FOLDERS_S if _is_folder(key) else _CLOCKS_S
+        if newest_s is not None and began_s is not None:
+            newest_s = max(newest_s, began_s - ahead_s)  # the index was looked at when the job began
         if facts.modified_s is not None and newest_s is not None:
             if facts.modified_s <= newest_s:
                 return
@@ -80,7 +83,6 @@ class RemoteWatch:
                 f"{key.remote.shown} was written anew while this run reads it: {INDEX_NAME} is another one{found}, and "
                 f"{key.name} may be, too. What was read so far is of the old version; start again to read the new one"
             )
-        began_s, ahead_s = self._began_s(key.local), _CLOCKS_OF_FOLDERS_S if _is_folder(key) else _CLOCKS_S
         if facts.modified_s is not None and began_s is not None and facts.modified_s > began_s + ahead_s:
             raise RemoteChangedError(
                 f"{key.remote.shown}/{key.name} was written{_at(facts.modified_s)}, while this run reads the dataset, "

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from torch.utils.data import DataLoader
 
+from streaming.arguments import flag
 from streaming.dataset import StreamingDataset
 from streaming.errors import OptionError
+from streaming.loader_arguments import named, refuse_settings
 from streaming.loader_side import LoaderSide, rank_batch_size
 from streaming.read.shared.epoch_ring import StartedEpoch
 from streaming.read.telemetry.bottleneck import WaitRules
@@ -29,8 +31,10 @@ class StreamingDataLoader(DataLoader[Any]):
     PyTorch's loader.
 
     `log_stats`: log a line at the end of each epoch (logger "streaming", INFO); see `StreamingDataset.stats`.
-    `wait_rules`: when to warn that training waits for data, and why; None: never. Raises OptionError for
-    `in_order=False`.
+    `wait_rules`: when to warn that training waits for data, and why; None: never.
+
+    Raises OptionError for `in_order=False`, and for `shuffle`, `sampler` and `batch_sampler` over a StreamingDataset,
+    which decides the order.
     """
 
     def __init__(
@@ -40,8 +44,13 @@ class StreamingDataLoader(DataLoader[Any]):
         wait_rules: WaitRules | None = WaitRules(),  # noqa: B008  it is a frozen value
         **kwargs: Any,
     ) -> None:
+        given = named(args, kwargs)
+        if isinstance(given.get("dataset"), StreamingDataset):
+            refuse_settings(given)
         super().__init__(*args, **kwargs)
-        self.log_stats = log_stats
+        self.log_stats = flag("log_stats", log_stats)
+        if wait_rules is not None and not isinstance(wait_rules, WaitRules):
+            raise OptionError(f"wait_rules must be a WaitRules or None, not {wait_rules!r}")
         self.wait_rules = wait_rules
         self._monitor: LoaderMonitor | None = None
         self._n_batches_yielded = 0
@@ -56,9 +65,10 @@ class StreamingDataLoader(DataLoader[Any]):
             raise OptionError(
                 "in_order=False hands batches out in no fixed order; a StreamingDataset cannot resume then"
             )
-        if dataset.batch_size is not None and self.batch_size not in (None, dataset.batch_size):
+        own = dataset._streaming_internals.settings.batch_size
+        if own is not None and self.batch_size not in (None, own):
             warnings.warn(
-                f"the loader's batch_size={self.batch_size} is not the dataset's batch_size={dataset.batch_size}: "
+                f"the loader's batch_size={self.batch_size} is not the dataset's batch_size={own}: "
                 "batches will depend on the number of workers; leave the dataset's out",
                 stacklevel=3,
             )
@@ -78,7 +88,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def _side(self) -> LoaderSide | None:
-        return self.dataset._loader_side if isinstance(self.dataset, StreamingDataset) else None
+        return self.dataset._streaming_internals if isinstance(self.dataset, StreamingDataset) else None
 
     def __iter__(self) -> Any:
         """Begin the next epoch, now and not at the first batch; return its batches."""
@@ -86,10 +96,10 @@ class StreamingDataLoader(DataLoader[Any]):
         self._is_exhausted = False
         if not isinstance(self.dataset, StreamingDataset):
             return self._counted(super().__iter__(), None, None)
-        side = self.dataset._loader_side
+        side = self.dataset._streaming_internals
         if self._iterator is None:  # else workers of the last epoch live on, and know the key
             self._key = secrets.randbits(62)
-        batch_size = rank_batch_size(self.dataset.batch_size, self.batch_size)
+        batch_size = rank_batch_size(side.settings.batch_size, self.batch_size)
         self._started = side.begin_epoch(self._key, self.num_workers, batch_size)
         if self._monitor is None:
             self._monitor = side.monitor(self.wait_rules, self.num_workers)
@@ -125,7 +135,8 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         if not isinstance(self.dataset, StreamingDataset):
             raise OptionError(f"a {type(self.dataset).__name__} has no state to load")
-        self.dataset.load_state_dict(obj, accept_other_order=accept_other_order)
+        options = {"accept_other_order": True} if accept_other_order else {}  # a subclass may not know it
+        self.dataset.load_state_dict(obj, **options)
         self._started = None
         self._n_batches_yielded = 0
         self._is_exhausted = False

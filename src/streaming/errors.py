@@ -7,6 +7,8 @@ to which stream, shard, sample or setting, and what to do next.
 
 from __future__ import annotations
 
+import json
+
 
 class StreamingError(Exception):
     """Any error of this library."""
@@ -63,6 +65,21 @@ class FormatError(StreamingError, ValueError):
 
 class IndexFormatError(FormatError):
     """An `index.json` that cannot be used: damaged, of another version, hostile, or over a limit."""
+
+
+class IndexSyntaxError(IndexFormatError, json.JSONDecodeError):
+    """An `index.json` that is no JSON: empty, cut, or another file (JSONDecodeError, as in the predecessor)."""
+
+    doc, pos, lineno, colno = "", 0, 1, 1  # an error from the fetcher is rebuilt without its constructor
+
+    def __init__(self, message: str) -> None:
+        json.JSONDecodeError.__init__(self, message, "", 0)
+        self.args = (message,)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args)
+
+    __str__ = Exception.__str__
 
 
 class ShardDamagedError(FormatError):
@@ -189,8 +206,8 @@ class CacheWriteError(StorageError):
     """This user cannot write the cache folder. Its files are read; all else is fetched without it."""
 
 
-class IndexMissingError(StreamingError, RuntimeError):
-    """There is no `index.json` where the dataset should be (RuntimeError, as in the predecessor)."""
+class IndexMissingError(StreamingError, FileNotFoundError, RuntimeError):
+    """There is no `index.json` where the dataset should be (RuntimeError, FileNotFoundError for a LocalDataset)."""
 
 
 class PartMissingError(ObjectMissingError, IndexMissingError):

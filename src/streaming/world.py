@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streaming.errors import WorldError
+from streaming.arguments import whole
+from streaming.errors import OptionError, WorldError
 from streaming.fork_safety import is_loader_worker
 
 _log: Final = logging.getLogger("streaming")
@@ -28,6 +29,23 @@ _LAUNCHERS: Final = (
     ("PMI_SIZE", "World.from_mpi()"),
     ("SLURM_STEP_NUM_TASKS", "World.from_slurm()"),
 )
+_ALONE: Final = "no launcher and no process group found: alone"
+_SIZES: Final = ("SIZE", "NTASKS", "NPROCS", "NNODES", "RANKS")
+_HINTS: Final = (
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "PMIX_RANK",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_SIZE",
+    "PALS_RANKID",
+    "FLUX_JOB_SIZE",
+)
+"""Variables that launchers set, and which do not suffice to know the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +65,11 @@ class World:
     source: str = "given"
 
     def __post_init__(self) -> None:
+        for name in ("rank", "num_ranks", "ranks_per_node"):
+            try:
+                object.__setattr__(self, name, whole(name, getattr(self, name)))
+            except OptionError as error:
+                raise WorldError(f"{error} ({self.source})") from None
         if self.num_ranks < 1 or self.ranks_per_node < 1:
             raise WorldError(
                 f"a world has at least one rank and one rank per node, got num_ranks={self.num_ranks}, "
@@ -101,9 +124,9 @@ class World:
                         "neither torch.distributed is initialised nor RANK and WORLD_SIZE are set; "
                         f"initialise it first, set them, or pass world={remedy}"
                     )
-            world = cls(source="no launcher and no process group found: alone")
+            world = cls(source=_ALONE)
         if is_logged:
-            _log_once(world)
+            _log_once(world, environment)
         return world
 
     @classmethod
@@ -255,16 +278,35 @@ def _needed(environment: Mapping[str, str], name: str, launcher: str) -> int:
     return number
 
 
-_said_once: set[int] = set()
-"""The processes that have logged their world: this one, and those from which it was forked."""
+_logged: dict[int, World] = {}
+"""The world that each process has logged: this one, and those from which it was forked."""
 
 
-def _log_once(world: World) -> None:
-    """Log once in a process where rank and world came from; warn if nothing was found."""
-    if os.getpid() in _said_once or is_loader_worker():
+def _log_once(world: World, environment: Mapping[str, str]) -> None:
+    """Log once in a process where rank and world came from. Warn where they may be wrong, and if they change."""
+    before = _logged.get(os.getpid())
+    if before == world or is_loader_worker():
         return
-    _said_once.add(os.getpid())
-    if world.source.startswith("no launcher"):
-        _log.warning("rank 0 of 1: %s. Every process that is started like this reads all the data.", world.source)
-    else:
+    _logged[os.getpid()] = world
+    if before is not None:
+        _log.warning(
+            "this process was rank %d of %d (%s) and is now rank %d of %d (%s): initialise torch.distributed before "
+            "the first iter(), or pass world=World(rank, num_ranks)",
+            *(before.rank, before.num_ranks, before.source, world.rank, world.num_ranks, world.source),
+        )
+    elif world.source != _ALONE:
         _log.info("%r", world)
+    elif hints := [f"{name}={environment[name]}" for name in _HINTS if _says_several(name, environment)]:
+        _log.warning(
+            "rank 0 of 1: %s, but %s may mean that several processes were started. Each of them would read all the "
+            "data: initialise torch.distributed first, or pass world=World(rank, num_ranks), or World() if this "
+            "process is meant to be alone",
+            _ALONE.removesuffix(": alone"),
+            ", ".join(hints),
+        )
+
+
+def _says_several(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether a variable of a launcher hints at several processes: a size above 1, or any number of a process."""
+    value = environment.get(name, "").strip()
+    return bool(value) and (value not in ("0", "1") if name.endswith(_SIZES) else True)

@@ -47,28 +47,63 @@ def test_a_batch_script_under_slurm_is_one_process() -> None:
     assert World.detect({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}).num_ranks == 1
 
 
-def test_a_bare_process_is_alone_and_warned_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Without any launcher it is rank 0 of 1, with one warning in the life of the process."""
-    module._said_once.clear()
+@pytest.mark.parametrize("environment", [{}, {"LOCAL_WORLD_SIZE": "1"}, {"SLURM_NTASKS": "1"}, {"MASTER_ADDR": "a"}])
+def test_a_bare_process_is_alone_and_says_nothing(
+    caplog: pytest.LogCaptureFixture, environment: dict[str, str]
+) -> None:
+    """Without any launcher it is rank 0 of 1. That is how most programs run."""
+    module._logged.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
-        assert [World.detect({}).num_ranks for _ in range(3)] == [1, 1, 1]
+        assert [World.detect(environment).num_ranks for _ in range(3)] == [1, 1, 1]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LOCAL_RANK": "0"},
+        {"LOCAL_WORLD_SIZE": "4"},
+        {"SLURM_NTASKS": "8", "SLURM_PROCID": "0"},
+        {"PMIX_RANK": "0"},
+        {"JSM_NAMESPACE_SIZE": "6"},
+        {"NODE_RANK": "1"},
+    ],
+)
+def test_a_hint_at_several_processes_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, environment: dict[str, str]
+) -> None:
+    """A variable that some launcher sets, but not enough to know the rank: one warning, which names it."""
+    module._logged.clear()
+    with caplog.at_level(logging.INFO, logger="streaming"):
+        assert [World.detect(environment).num_ranks for _ in range(3)] == [1, 1, 1]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "Every process" in caplog.text
+    assert next(iter(environment)) in caplog.text
+    assert "World(rank, num_ranks)" in caplog.text
+
+
+def test_a_world_that_changes_in_a_process_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Say that a process group was initialised after the first epoch, so that epochs belong to two worlds."""
+    module._logged.clear()
+    with caplog.at_level(logging.INFO, logger="streaming"):
+        World.detect({})
+        World.detect({"RANK": "3", "WORLD_SIZE": "8"})
+    assert "was rank 0 of 1" in caplog.text
+    assert "is now rank 3 of 8" in caplog.text
 
 
 def test_a_look_ahead_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """What it finds may not hold: a process group may still be initialised."""
-    module._said_once.clear()
+    module._logged.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
-        assert World.detect({}, is_logged=False).num_ranks == 1
+        assert World.detect({"LOCAL_RANK": "0"}, is_logged=False).num_ranks == 1
         assert not caplog.records
-        World.detect({})
+        World.detect({"LOCAL_RANK": "0"})
     assert len(caplog.records) == 1
 
 
 def test_the_log_says_where_the_rank_came_from(caplog: pytest.LogCaptureFixture) -> None:
     """Rank, world size and their source are logged when they are found."""
-    module._said_once.clear()
+    module._logged.clear()
     with caplog.at_level(logging.INFO, logger="streaming"):
         World.detect(TORCHRUN)
     assert "rank 5 of 8" in caplog.text

@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.errors import StateError
+from streaming.errors import OptionError, StateError
 from streaming.order.epoch import EpochOrder
+from streaming.order.spec import OrderSpec
 
 STATE_VERSION: Final = 2
 """Which orders a state can belong to: a new version wherever an order changes. In version 1, streams that were neither
@@ -56,8 +57,11 @@ class Cursor:
         return self
 
 
-def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int) -> dict[str, Any]:
-    """Return the state of training at `cursor`: JSON, under 1 KiB, equal on all ranks. `order`: of any epoch."""
+def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int | None) -> dict[str, Any]:
+    """Return the state of training at `cursor`: JSON, under 1 KiB, equal on all ranks. `order`: of any epoch.
+
+    `initial_physical_nodes`: None if nobody knows how many machines there are.
+    """
     return {
         "epoch": cursor.epoch,
         "sample_in_epoch": cursor.consumed,
@@ -67,6 +71,33 @@ def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int
         "version": STATE_VERSION,
         "fingerprint": fingerprint(order),
     }
+
+
+def spec_of_state(state: object, order: EpochOrder, spec: OrderSpec) -> OrderSpec:
+    """Return `spec` with what it leaves open taken from a saved state: canonical nodes, block size and seed.
+
+    The seed is open while it is the default. `order` is one of `spec`, of any epoch; where it is as saved already,
+    `spec` comes back as it is. Whatever cannot be taken is left to `load_state`, which names it.
+    """
+    if not isinstance(state, Mapping):
+        return spec
+    saved_marks = state.get("fingerprint")
+    marks: Mapping[Any, Any] = saved_marks if isinstance(saved_marks, Mapping) else {}
+    taken: dict[str, Any] = {}
+    if spec.seed == OrderSpec().seed:
+        taken["seed"] = state.get("shuffle_seed")
+    if "version" in state:  # the predecessor's canonical nodes say nothing about this library's order
+        if spec.num_canonical_nodes is None:
+            taken["num_canonical_nodes"] = state.get("num_canonical_nodes")
+        if spec.shuffle_block_size is None:
+            taken["shuffle_block_size"] = marks.get("shuffle_block_size")
+        is_default = taken.get("num_canonical_nodes", order.n_canonical_nodes) == order.n_canonical_nodes
+        if is_default and taken.get("shuffle_block_size") in (None, order.shuffle_block_size):
+            taken = {"seed": taken.get("seed")}  # nothing but the seed can differ
+    try:
+        return replace(spec, **{name: value for name, value in taken.items() if value is not None})
+    except OptionError:
+        return spec
 
 
 def load_state(state: object, order: EpochOrder, *, accept_other_order: bool = False) -> Cursor:

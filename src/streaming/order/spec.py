@@ -72,4 +72,6 @@ class OrderSpec:
 
 def _check_name(setting: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
-        raise OptionError(f"{setting} must be one of {', '.join(map(repr, known))}; got {name!r}")
+        raise OptionError(
+            f"Invalid {setting.replace('_', ' ')}: {name!r}; {setting} must be one of {', '.join(map(repr, known))}"
+        )

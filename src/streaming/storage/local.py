@@ -138,7 +138,9 @@ def _translating_errors(path: str) -> contextlib.AbstractContextManager[None]:
 def _translated(path: str, error: Exception) -> StorageError | None:
     """Say what an error of the system means for a file or folder."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return ObjectMissingError(f"{path} does not exist; check the path, and that its file system is mounted")
+        return ObjectMissingError(
+            f"{path} does not exist (No such file or directory); check the path, and that its file system is mounted"
+        )
     if isinstance(error, NotRegularError):
         return ObjectMissingError(f"{path} is not a regular file")
     if isinstance(error, PermissionError):

@@ -96,6 +96,23 @@ class SampleStore:
     def __setstate__(self, contents: _Contents) -> None:
         self._open(contents)
 
+    # --- how it was made
+
+    @property
+    def locations(self) -> Sequence[StreamLocation]:
+        """Where the files of each stream are."""
+        return [stream.location for stream in self._contents.streams]
+
+    @property
+    def cache_limit(self) -> int | None:
+        """The most that may lie in the cache, in bytes; None for no limit."""
+        return self._contents.limit_bytes
+
+    @property
+    def allow_unsafe_types(self) -> bool:
+        """Whether columns are read whose decoding may run any code."""
+        return self._contents.allow_unsafe_types
+
     # --- samples by number
 
     def sample(self, sample_id: int) -> Sample:

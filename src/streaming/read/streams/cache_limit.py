@@ -24,14 +24,15 @@ def checked_limit(limit: int | str | None, streams: Sequence[StreamFiles]) -> in
     """Parse a limit to bytes; None for none. Raises OptionError if not even two shards fit."""
     if limit is None:
         return None
-    limit_bytes = parse_bytes(limit)
+    limit_bytes = parse_bytes(limit, name="cache_limit")
     if limit_bytes < 0:
         raise OptionError(f"cache_limit={limit!r} must be 0 or more bytes")
     least = max(map(_Least.of, streams), key=lambda least: least.n_bytes)
     if limit_bytes < least.n_bytes:
         raise OptionError(
-            f"cache_limit={limit!r} ({limit_bytes:,} bytes) is too small: at least {least.n_bytes:,} bytes are needed, "
-            f"{least.reason}; raise the limit, or write shards with a smaller size_limit"
+            f"Minimum cache usage ({least.n_bytes:,} bytes) is larger than the cache limit: cache_limit={limit!r} "
+            f"({limit_bytes:,} bytes) is too low. Increase the `cache_limit` to at least {least.n_bytes:,} bytes, "
+            f"{least.reason}; or write shards with a smaller size_limit"
         )
     return limit_bytes
 

@@ -185,6 +185,8 @@ class StoreCannotError(StorageError, NotImplementedError):
 class TransferDamagedError(StorageError):
     """The bytes that arrived are not those that the store or the index states: too few, too many, or a wrong hash."""
 
+    is_beyond_end: bool = False  # whether the store refused the range, as one that the object does not have
+
 
 class NoRoomError(StorageError):
     """The local disk has no room for a shard."""

@@ -155,7 +155,8 @@ class BucketStore:
 
     def _is_beyond(self, name: str, error: Exception) -> bool:
         """Whether a range was refused, as one is that lies beyond the packed size."""
-        return isinstance(self._translated(name, error), TransferDamagedError)
+        translated = self._translated(name, error)
+        return isinstance(translated, TransferDamagedError) and translated.is_beyond_end
 
     def _check_version(self, facts: ObjectFacts, version: str | None) -> None:
         """Check the version for servers that ignore If-Match."""

@@ -108,6 +108,7 @@ class Diagnosis:
     check: str
     is_throttled: bool = False
     retry_after_s: float | None = None
+    is_beyond_end: bool = False
 
     def error(self, name: str, access: Access) -> StorageError:
         """Make the error for the object `name`; "" is the whole place."""
@@ -116,6 +117,8 @@ class Diagnosis:
         error = self.kind(f"{shown}: {what}. Asked at {access.endpoint} with {access.identity}; {self.check}")
         if isinstance(error, StoreBusyError):
             error.is_throttled, error.retry_after_s = self.is_throttled, self.retry_after_s
+        if isinstance(error, TransferDamagedError):
+            error.is_beyond_end = self.is_beyond_end
         return error
 
 
@@ -145,6 +148,7 @@ def diagnose(refusal: Refusal, *, has_credentials: bool) -> Diagnosis:
             TransferDamagedError,
             f"{refusal.shown}: the object changed while it was read, or is shorter than its index says",
             "check who writes to it",
+            is_beyond_end=status == 416,
         )
     if status in (405, 501):
         return Diagnosis(StoreCannotError, f"{refusal.shown}: it does no such thing", "check that it takes uploads")

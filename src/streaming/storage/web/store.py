@@ -63,8 +63,10 @@ class WebStore:
         """See Store."""
         try:
             answer, body = self._request(name, {"Range": f"bytes={offset}-"} if offset else {}, version)
-        except TransferDamagedError:
-            if not (offset and self._comes_packed(name)):  # the range was one of the packed bytes
+        except TransferDamagedError as error:
+            if not (
+                offset and error.is_beyond_end and self._comes_packed(name)
+            ):  # the range was one of the packed bytes
                 raise
             answer, body = self._request(name, {}, version)
         if encodings := _encodings(name, answer):
@@ -85,8 +87,8 @@ class WebStore:
         """See Store."""
         try:
             answer, body = self._request(name, {"Range": f"bytes={begin}-{end - 1}"}, version)
-        except TransferDamagedError:
-            if not self._comes_packed(name):
+        except TransferDamagedError as error:
+            if not (error.is_beyond_end and self._comes_packed(name)):
                 raise
             return part_of_content(self.get(name, offset=begin, version=version), begin, end, shown=self._shown(name))
         if encodings := _encodings(name, answer):

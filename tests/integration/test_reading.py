@@ -108,9 +108,9 @@ def test_ranges_that_fail_are_no_errors_while_the_shard_can_come(
     remote: str, store: FaultProxy, data: Path, tmp_path: Path
 ) -> None:
     """What would only have come earlier comes later."""
-    store.set_rules(FaultRule(Fault(status=403), ranged=True))
+    store.set_rules(FaultRule(Fault(status=503), ranged=True, once_per_path=True))
     dataset = StreamingDataset(
-        remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH, download_retry=1
+        remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH, download_retry=2
     )
     assert list(map(checked_id, dataset)) == the_order(data)
     dataset.close()
@@ -335,7 +335,7 @@ def test_the_wait_for_the_first_batch_is_foretold(store: FaultProxy, tmp_path: P
     latency_s = 3.0  # beside which what else is done is little
     store.set_limits(ProxyLimits(latency_s=latency_s))
     if compression is None:
-        store.set_rules(FaultRule(SILENT, ranged=False))
+        store.set_rules(FaultRule(SILENT, path="shard", ranged=False))
     bytes_per_s = 5e4 if compression is None else 1e9
     with client_of(remote, tmp_path / "cache") as client:
         client.status()  # the fetcher has started

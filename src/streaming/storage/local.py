@@ -17,6 +17,7 @@ from streaming.errors import (
     StorageError,
     TransferDamagedError,
 )
+from streaming.file_reads import read_at
 from streaming.placement import is_temporary, placed_file
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.translation import translating_errors
@@ -51,7 +52,7 @@ class FolderStore:
             file = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 facts = _facts(name, os.fstat(file))
-                data = os.pread(file, end - begin, begin)
+                data = read_at(file, end - begin, begin)
             finally:
                 os.close(file)
         if version is not None and version != facts.version:

@@ -101,6 +101,10 @@ class WriteError(StreamingError, RuntimeError):
     """Writing or uploading a dataset failed; no index was written."""
 
 
+class WriterCopyError(WriteError, TypeError):
+    """A writer that was copied or pickled: one dataset has one writer, in the process that made it."""
+
+
 class EncodingNameError(StreamingError, TypeError):
     """A column encoding that does not exist."""
 

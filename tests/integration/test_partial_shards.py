@@ -260,3 +260,17 @@ def test_what_is_outside_is_an_error_also_among_many(data: Path, store: FaultPro
             dataset[[1, 2, 600]]
         with pytest.raises(OptionError, match="indexed by"):
             dataset[[1, "2"]]
+
+
+def test_a_record_that_no_answer_can_hold_comes_with_its_shard(
+    data: Path, store: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not asked for by range, alone or among smaller ones; the sample is right all the same."""
+    monkeypatch.setattr(FetchClient, "rules", RangeRules(record_bytes=1))
+    reader = store_of("s3://bkt/d", tmp_path / "cache")
+    first = int(reader.catalog.first_sample[3])
+    assert reader.sample(first + 1) == numbered(first + 1)
+    assert (tmp_path / "cache" / "shard.00003.mds").exists()
+    reader.close()
+    with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "other")) as dataset:
+        assert dataset[[5, first, 2]] == [numbered(5), numbered(first), numbered(2)]

@@ -17,6 +17,7 @@ from streaming.errors import (
     StorageError,
     TransferDamagedError,
 )
+from streaming.file_reads import read_at
 from streaming.placement import is_temporary, placed_file
 from streaming.regular_file import NotRegularError, open_regular
 from streaming.storage.store import Content, ObjectFacts, Part
@@ -52,7 +53,7 @@ class FolderStore:
             file = open_regular(self._path(name))
             try:
                 facts = _facts(name, os.fstat(file))
-                data = os.pread(file, end - begin, begin)
+                data = read_at(file, end - begin, begin)
             finally:
                 os.close(file)
         if version is not None and version != facts.version:

@@ -53,7 +53,7 @@ class _RangeFetch:
 class _Flight:
     """A request under way, which all who need the same bytes share."""
 
-    job: DeadlineJob[bytes]
+    job: DeadlineJob[bytes | memoryview]
     progress: TransferProgress
 
 
@@ -170,7 +170,9 @@ class Ranges:
         flight.job.result.add_done_callback(lambda _: self._flights.pop(key, None))
         return flight
 
-    def _fetch(self, transfer: Transfer, request: JoinedRange, reason: Reason, progress: TransferProgress) -> bytes:
+    def _fetch(
+        self, transfer: Transfer, request: JoinedRange, reason: Reason, progress: TransferProgress
+    ) -> bytes | memoryview:
         access, key = self._context.access, transfer.key
         store, attempts = access.budgeted(transfer, progress)
 

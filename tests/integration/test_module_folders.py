@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,24 @@ def bare_python() -> str:
     return python
 
 
+def one_folder_each(parent: Path) -> list[str]:
+    """The packages of this environment, each in a folder of its own, as environment modules have them."""
+    paths = [Path(folder) for folder in sys.path if folder.endswith("site-packages")]
+    folders = []
+    for path in (path for folder in paths for path in folder.iterdir()):
+        if (path.is_dir() and not path.name.endswith((".dist-info", "__pycache__"))) or path.suffix in (".py", ".so"):
+            own = parent / path.name
+            if not own.exists():
+                own.mkdir(parents=True)
+                (own / path.name).symlink_to(path)
+                folders.append(str(own))
+    return folders
+
+
 @pytest.mark.parametrize("way", ["PYTHONPATH", "appended"])
 def test_packages_come_from_where_the_client_found_them(bare_python: str, tmp_path: Path, way: str) -> None:
     """As with environment modules on clusters: by PYTHONPATH alone, or by folders that the program adds."""
-    folders = [os.path.dirname(os.path.dirname(streaming.__file__)), sysconfig.get_path("purelib")]
+    folders = [os.path.dirname(os.path.dirname(streaming.__file__)), *one_folder_each(tmp_path / "modules")]
     script = tmp_path / "script" / "train.py"
     script.parent.mkdir()
     script.write_text(_READ)

@@ -11,6 +11,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from typing import Final
 
 from streaming.errors import FetchError
@@ -162,9 +163,11 @@ def _module_folders() -> list[str]:
     """The folders of this package and of those that it needs, whatever this process did to its own search path."""
     folders = [os.path.dirname(PACKAGE_FOLDER)]
     of_user = {opener.partition(":")[0].partition(".")[0]: None for opener in registered_stores().values()}
+    others = _other_folders()
     for package in (*_PACKAGES, *of_user):
         try:
-            found = importlib.util.find_spec(package)
+            # Not in the script's folder first: what lies there may hide a package of the same name.
+            found = PathFinder.find_spec(package, others) or importlib.util.find_spec(package)
         except (ImportError, ValueError):
             continue
         if found is None:

@@ -86,11 +86,20 @@ class TransferProgress:
 class Attempts:
     """The attempts that one need has, over all requests that it takes. Thread-safe."""
 
-    def __init__(self, shown: str, n_allowed: int, progress: TransferProgress, *, rng: random.Random) -> None:
-        """`shown` names in errors what is needed; `progress` counts the attempts made."""
+    def __init__(
+        self, shown: str, n_allowed: int, progress: TransferProgress, *, rng: random.Random, patience_s: float = 0.0
+    ) -> None:
+        """`shown` names in errors what is needed; `progress` counts the attempts made.
+
+        With `patience_s` more attempts are made until so many seconds have passed since the first failure, also at a
+        store that asks to slow down.
+        """
         self._shown, self._n_allowed, self._progress, self._rng = shown, n_allowed, progress, rng
+        self._patience_s = patience_s
         self._lock = threading.Lock()
         self._n_failed = 0
+        self._first_failed_s: float | None = None
+        self._are_used_up = False
 
     def repeat(self, call: Callable[[], T]) -> T:
         """What `call` gives, tried again where another try can help.
@@ -109,14 +118,22 @@ class Attempts:
 
     def failed(self, error: StorageError) -> None:
         """An attempt failed. Pause before the next, or raise the error if there is none."""
+        now_s = time.monotonic()
         with self._lock:
-            is_last = self._n_failed >= self._n_allowed  # said so already, on the way here
+            was_said = self._are_used_up  # on the way here
             self._n_failed += 1
             n_failed = self._n_failed
-        if is_last or (isinstance(error, StoreBusyError) and error.is_throttled):
+            if self._first_failed_s is None:
+                self._first_failed_s = now_s
+            passed_s = now_s - self._first_failed_s
+            self._are_used_up = n_failed >= self._n_allowed and passed_s >= self._patience_s
+            are_used_up = self._are_used_up
+        is_throttled = isinstance(error, StoreBusyError) and error.is_throttled
+        if was_said or (is_throttled and not self._patience_s):
             raise error
-        if n_failed >= self._n_allowed:
-            raise type(error)(f"{error} (attempt {n_failed} of {self._n_allowed})") from error
+        if are_used_up:
+            limit = f"in {passed_s:.0f} s" if self._patience_s else f"of {self._n_allowed}"
+            raise type(error)(f"{error} (attempt {n_failed} {limit})") from error
         time.sleep(backoff_s(n_failed - 1, rng=self._rng))
 
     def began(self) -> None:
@@ -416,6 +433,8 @@ class StoreAccess:
         authorized = Authorized(open_now, account, self.credentials)
         return Paced(authorized, self.gates.gate(remote), remote.shown, account.timeout_s, rng=self._rng)
 
-    def attempts(self, shown: str, account: Account, progress: TransferProgress) -> Attempts:
-        """The attempts that an account allows for one need."""
-        return Attempts(shown, account.n_attempts, progress, rng=self._rng)
+    def attempts(
+        self, shown: str, account: Account, progress: TransferProgress, *, patience_s: float = 0.0
+    ) -> Attempts:
+        """The attempts that an account allows for one need, and more until `patience_s` have passed."""
+        return Attempts(shown, account.n_attempts, progress, rng=self._rng, patience_s=patience_s)

@@ -15,6 +15,7 @@ from streaming.errors import (
     ObjectForbiddenError,
     ObjectMissingError,
     StorageError,
+    StoreUnreachableError,
     TransferDamagedError,
 )
 from streaming.file_reads import read_at
@@ -25,6 +26,25 @@ from streaming.storage.translation import translating_errors
 from streaming.storage.uploads import open_upload
 
 _CHUNK_BYTES: Final = 1 << 20
+_TRANSIENT: Final = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+"""What network file systems answer while their server is away or is failing over."""
 
 
 class FolderStore:
@@ -149,6 +169,9 @@ def _translated(path: str, error: Exception) -> StorageError | None:
     if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return NoRoomError(f"{path}: no room left on its file system; make room or take another folder")
+        if error.errno in _TRANSIENT:
+            words = error.strerror or error
+            return StoreUnreachableError(f"{path}: {words}; is its file system mounted and reachable?")
         return StorageError(f"{path}: {error.strerror or error}")
     return None
 

@@ -80,7 +80,8 @@ def _checked_limit(size_limit: int | float | str | None) -> int | None:
     n_bytes = parse_bytes(size_limit)
     if not 0 <= n_bytes <= MAX_SIZE_LIMIT:
         raise OptionError(
-            f"size_limit must be between 0 and {MAX_SIZE_LIMIT} bytes (offsets are 32 bits), got {n_bytes}"
+            f"`size_limit` must be less than {MAX_SIZE_LIMIT + 1} bytes, since offsets are 32 bits, and 0 or more, "
+            f"got {n_bytes}"
         )
     return n_bytes or None
 

@@ -99,15 +99,19 @@ class Attempts:
         *,
         rng: random.Random,
         budget: RetryBudget | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         """`shown` names in errors what is needed; `progress` counts the attempts made.
 
-        `budget` counts the failures of all other needs of the same file.
+        `budget` counts the failures of all other needs of the same file. With `patience_s` more attempts are made until
+        so many seconds have passed since the first failure, also at a store that asks to slow down.
         """
         self._shown, self._n_allowed, self._progress, self._rng = shown, n_allowed, progress, rng
-        self._budget = budget
+        self._budget, self._patience_s = budget, patience_s
         self._lock = threading.Lock()
         self._n_failed = 0
+        self._first_failed_s: float | None = None
+        self._are_used_up = False
 
     def repeat(self, call: Callable[[], T]) -> T:
         """What `call` gives, tried again where another try can help.
@@ -126,17 +130,25 @@ class Attempts:
 
     def failed(self, error: StorageError) -> None:
         """An attempt failed. Pause before the next, or raise the error if there is none."""
+        now_s = time.monotonic()
         with self._lock:
-            is_last = self._n_failed >= self._n_allowed  # said so already, on the way here
+            was_said = self._are_used_up  # on the way here
             self._n_failed += 1
             n_failed = self._n_failed
+            if self._first_failed_s is None:
+                self._first_failed_s = now_s
+            passed_s = now_s - self._first_failed_s
+            self._are_used_up = n_failed >= self._n_allowed and passed_s >= self._patience_s
+            are_used_up = self._are_used_up
         final = None if self._budget is None else self._budget.failed(error)
         if final is not None:  # the other ways to this file have used up its attempts
             raise final from error
-        if is_last or (isinstance(error, StoreBusyError) and error.is_throttled):
+        is_throttled = isinstance(error, StoreBusyError) and error.is_throttled
+        if was_said or (is_throttled and not self._patience_s):
             raise error
-        if n_failed >= self._n_allowed:
-            raise type(error)(f"{error} (attempt {n_failed} of {self._n_allowed})") from error
+        if are_used_up:
+            limit = f"in {passed_s:.0f} s" if self._patience_s else f"of {self._n_allowed}"
+            raise type(error)(f"{error} (attempt {n_failed} {limit})") from error
         time.sleep(backoff_s(n_failed - 1, rng=self._rng))
 
     def began(self) -> None:
@@ -505,9 +517,11 @@ class StoreAccess:
             yield from secrets_in_user(remote.name.rpartition("@")[0])
         yield from secrets_of_environment(self._stores.environment)
 
-    def attempts(self, shown: str, account: Account, progress: TransferProgress) -> Attempts:
-        """The attempts that an account allows for one need."""
-        return Attempts(shown, account.n_attempts, progress, rng=self._rng)
+    def attempts(
+        self, shown: str, account: Account, progress: TransferProgress, *, patience_s: float = 0.0
+    ) -> Attempts:
+        """The attempts that an account allows for one need, and more until `patience_s` have passed."""
+        return Attempts(shown, account.n_attempts, progress, rng=self._rng, patience_s=patience_s)
 
     def budgeted(self, transfer: Transfer, progress: TransferProgress) -> tuple[Store, Attempts]:
         """The paced store of one file, and the attempts for one way to it: counted over all ways."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -12,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from streaming.arguments import flag
 from streaming.dataset import StreamingDataset
-from streaming.errors import OptionError
+from streaming.errors import OptionError, WorkerError
+from streaming.fork_safety import members
 from streaming.loader_arguments import named, refuse_settings
 from streaming.loader_side import LoaderSide, rank_batch_size
 from streaming.read.shared.epoch_ring import StartedEpoch
@@ -57,6 +60,8 @@ class StreamingDataLoader(DataLoader[Any]):
         self._started: StartedEpoch | None = None
         self._is_exhausted = False
         self._key = 0
+        self._n_iterations = 0
+        self._process = os.getpid()
         if isinstance(self.dataset, StreamingDataset):
             self._check(self.dataset)
 
@@ -91,7 +96,14 @@ class StreamingDataLoader(DataLoader[Any]):
         return self.dataset._streaming_internals if isinstance(self.dataset, StreamingDataset) else None
 
     def __iter__(self) -> Any:
-        """Begin the next epoch, now and not at the first batch; return its batches."""
+        """Begin the next epoch, now and not at the first batch; return its batches.
+
+        With persistent workers a loader has one iterator at a time. An iterator with workers belongs to the process
+        that made it. One that is older, or is used in a forked process, raises WorkerError.
+        """
+        if self._process != os.getpid():  # workers that live on in the process from which this one was forked
+            self._process, self._iterator = os.getpid(), None
+        self._n_iterations += 1
         self._n_batches_yielded = 0
         self._is_exhausted = False
         if not isinstance(self.dataset, StreamingDataset):
@@ -105,21 +117,48 @@ class StreamingDataLoader(DataLoader[Any]):
             self._monitor = side.monitor(self.wait_rules, self.num_workers)
         with side.workers_join(self._key):
             batches = super().__iter__()
+        if self.num_workers:
+            _iterators.add(batches)
         return self._counted(batches, self._started, self._monitor)
 
     def _counted(
         self, batches: Iterator[Any], started: StartedEpoch | None, monitor: LoaderMonitor | None
     ) -> Iterator[Any]:
+        owner, number = os.getpid(), self._n_iterations
+        received = iter(batches if monitor is None else monitor.over(batches))
         try:
-            for batch in batches if monitor is None else monitor.over(batches):
+            while True:
+                self._check_iterator(owner, number)
+                try:
+                    batch = next(received)
+                except StopIteration:
+                    break
                 self._n_batches_yielded += 1  # first, since whoever has the batch may ask for the state
                 yield batch
             self._is_exhausted = True
             if self.log_stats and self._side is not None and started is not None:
                 _log.info("%s", self._side.epoch_line(started))
         finally:
-            if not self.persistent_workers:
+            if not self.persistent_workers and os.getpid() == owner:
                 _stop_workers(batches)
+
+    def _check_iterator(self, owner: int, number: int) -> None:
+        """Raise for an iterator whose workers are another process's, or are busy with another iterator's epoch."""
+        if not self.num_workers:
+            return
+        if os.getpid() != owner:
+            raise WorkerError(
+                f"this iterator and its workers belong to process {owner}, and this one was forked from it: "
+                "call iter() on the loader here"
+            )
+        if self.persistent_workers and number != self._n_iterations:
+            raise WorkerError(
+                "iter() was called again on this loader, and its persistent workers serve the newer iterator only: "
+                "make a loader for each, or leave persistent_workers out"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None}  # workers that live on are this loader's and not its copy's
 
     def state_dict(self) -> dict[str, Any] | None:
         """Where this loader stands, see `StreamingDataset.state_dict`; None for another kind of dataset."""
@@ -140,6 +179,19 @@ class StreamingDataLoader(DataLoader[Any]):
         self._started = None
         self._n_batches_yielded = 0
         self._is_exhausted = False
+
+
+_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+"""PyTorch's iterators with workers."""
+_of_parents: Final[list[Any]] = []
+
+
+def _keep_in_child() -> None:
+    """Never drop an iterator that this process has inherited: PyTorch would end the workers, which are the parent's."""
+    _of_parents.extend(members(_iterators))
+
+
+os.register_at_fork(after_in_child=_keep_in_child)
 
 
 def _stop_workers(batches: Iterator[Any]) -> None:

@@ -52,6 +52,10 @@ class StateError(StreamingError, ValueError):
     """A checkpoint state of another dataset, or one that cannot take effect."""
 
 
+class WorkerError(StreamingError, RuntimeError):
+    """An iterator whose workers serve another process or another iterator."""
+
+
 class ClosedError(StreamingError, ValueError):
     """A closed object was used (ValueError, as for a closed file)."""
 

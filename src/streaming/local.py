@@ -9,6 +9,7 @@ from typing import Any
 from streaming.arguments import flag, whole
 from streaming.errors import MissingExtraError, SampleIndexError
 from streaming.indexing import Indexable, checked
+from streaming.loader_side import Ranks
 from streaming.read.shards.sample_store import SampleStore
 from streaming.sizes import Sizes
 from streaming.stream import Stream, StreamDefaults, resolve
@@ -23,8 +24,9 @@ class LocalDataset(Sizes, Indexable, Dataset[Any]):
     """The samples of a folder by number, in stored order: `LocalDataset(local, split)[i]`.
 
     The folder is never written. A compressed shard is decompressed into a private folder in the system's temporary
-    directory when it is first used. Pickled columns need `allow_unsafe_types=True`. Raises IndexMissingError,
-    SampleIndexError (an IndexError) for a dataset without samples, and the other kinds of `streaming.errors`.
+    directory when it is first used. The next run finds it there, and `cache_limit` bounds that folder. Pickled columns
+    need `allow_unsafe_types=True`. Raises IndexMissingError, SampleIndexError (an IndexError) for a dataset without
+    samples, and the other kinds of `streaming.errors`.
     """
 
     _streaming_internals: _Inside
@@ -35,13 +37,20 @@ class LocalDataset(Sizes, Indexable, Dataset[Any]):
         split: str | os.PathLike[str] | None = None,
         *,
         allow_unsafe_types: bool = False,
+        cache_limit: int | str | None = None,
     ) -> None:
         stream = Stream(local=local, split=split)
         self.local = stream.local
         self.split = split
         is_unsafe_allowed = flag("allow_unsafe_types", allow_unsafe_types)
         location = resolve(stream, 0, StreamDefaults())
-        store = SampleStore([location], allow_unsafe_types=is_unsafe_allowed, allow_empty=True)
+        store = SampleStore(
+            [location],
+            allow_unsafe_types=is_unsafe_allowed,
+            allow_empty=True,
+            cache_limit=cache_limit,
+            is_shown=Ranks(None, 1).is_local_leader(),
+        )
         self._streaming_internals = _Inside(store)
         if not store.catalog.n_samples:
             raise SampleIndexError(f"{location.title} has no samples")

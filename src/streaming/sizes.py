@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, Self, TypeVar, overload
+from typing import Any, Generic, Protocol, Self, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,21 @@ class Fact(Generic[T]):
         return self if instance is None else self._of(instance)
 
 
+class _NotMade:
+    """Stands for the internals of a dataset whose constructor was not called."""
+
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        if instance is None:
+            return self
+        raise AttributeError(
+            f"{owner.__name__} has no samples yet: its constructor must call super().__init__(...) before they are used"
+        )
+
+
 class Sizes:
     """Adds the sizes of streams and shards to a dataset."""
 
-    _streaming_internals: Internals
+    _streaming_internals: Internals = cast(Any, _NotMade())
 
     @Fact
     def catalog(self) -> Catalog:

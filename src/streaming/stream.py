@@ -12,6 +12,7 @@ from streaming.arguments import flag, folder, is_truth, mapping, path, place, se
 from streaming.errors import OptionError
 from streaming.fetch.wire import CredentialProvider
 from streaming.folder_identity import is_same_folder
+from streaming.formats.names import INDEX_NAME
 from streaming.order import StreamWeight
 from streaming.read.streams.location import StreamLocation, private_root
 from streaming.storage.options import checked_options
@@ -222,7 +223,7 @@ def _refuse_hooks(kind: type[Stream]) -> None:
 
 
 def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLocation:
-    """Resolve a stream's settings to its location. Touches no file, except to compare `remote` and `local`."""
+    """Resolve a stream's settings to its location. Touches no file, except to compare folders and their versions."""
     remote = location_of(stream)
     split = path("split", stream.split) or defaults.split or ""
     local = None if not stream.local else _absolute(os.fspath(stream.local))
@@ -233,11 +234,12 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLoca
     elif isinstance(remote, Folder) and (local is None or _is_source(remote.path, local, split)):
         source_root = remote.path
     is_private = source_root is not None or local is None
-    root = (
-        local
-        if local is not None and not is_private
-        else private_root(str(remote) if isinstance(remote, Folder) else str(stream.remote))
-    )
+    if local is not None and not is_private:
+        root = local
+    elif isinstance(remote, Folder):
+        root = private_root(_version_of(remote.path, split))
+    else:
+        root = private_root(str(stream.remote))
     own = {name: value for name, value in _checked_fetching(vars(stream)).items() if value is not None}
     chosen: dict[str, Any] = {name: own.get(name, getattr(defaults, name)) for name in _FETCHING}
     options, credentials = "{}", None
@@ -256,6 +258,16 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLoca
         credentials=credentials,
         **chosen,
     )
+
+
+def _version_of(source: str, split: str) -> str:
+    """The text of a source by whatever path, and of what is in it now: a source written anew is unpacked anew."""
+    folder = os.path.realpath(os.path.join(source, split))
+    try:
+        found = os.stat(os.path.join(folder, INDEX_NAME))
+    except OSError:  # raised when it is read
+        return folder
+    return f"{folder} {found.st_size} {found.st_mtime_ns}"
 
 
 def _is_source(remote: str, local: str, split: str) -> bool:

@@ -360,5 +360,4 @@ def test_no_error_is_foreign(root: str) -> None:
             else:
                 error = None
             names = [name, "epoch_size"] if name == "samples_per_epoch" else [name]
-            is_named = error is None or name in not_named or any(each in str(error) for each in names)
-            assert is_named, (name, value)
+            assert error is None or name in not_named or any(shown in str(error) for shown in names), (name, value)

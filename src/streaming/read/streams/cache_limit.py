@@ -92,6 +92,28 @@ def _is_cached(stream: StreamFiles) -> NDArray[np.bool_]:
     return cached
 
 
+def unpacking_notes(streams: Sequence[StreamFiles], limit_bytes: int | None) -> list[str]:
+    """What to tell of sources that are about to be decompressed into a folder of ours: where, and how much it takes."""
+    notes = []
+    for stream in streams:
+        location, index = stream.location, stream.index
+        is_packed = index.zip_bytes >= 0
+        if location.source is None or not is_packed.any() or os.path.exists(location.cache):
+            continue
+        if all(
+            os.path.exists(os.path.join(location.source, index.raw_name(k))) for k in np.flatnonzero(is_packed).tolist()
+        ):
+            continue
+        n_bytes = int(index.raw_bytes[is_packed].sum())
+        size = shown_bytes(n_bytes) if limit_bytes is None else f"at most {shown_bytes(min(n_bytes, limit_bytes))}"
+        notes.append(
+            f"{location.title} is compressed and is only read: its shards are decompressed into {location.cache} "
+            f"({size}), where the next run finds them. To choose the place give `remote` and `local`, to bound it "
+            "`cache_limit`"
+        )
+    return notes
+
+
 @dataclass(frozen=True, slots=True)
 class CacheRoom:
     """A limit on the cache, compared with what a node needs."""

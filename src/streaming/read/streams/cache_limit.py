@@ -31,8 +31,8 @@ def checked_limit(limit: int | str | None, streams: Sequence[StreamFiles]) -> in
     if limit_bytes < least.n_bytes:
         raise OptionError(
             f"Minimum cache usage ({least.n_bytes:,} bytes) is larger than the cache limit: cache_limit={limit!r} "
-            f"({limit_bytes:,} bytes) is too low. Increase the `cache_limit` to at least {least.n_bytes:,} bytes, "
-            f"{least.reason}; or write shards with a smaller size_limit"
+            f"({limit_bytes:,} bytes) is too low. Increase the `cache_limit` to at least {least.n_bytes:,} bytes "
+            f"for {least.reason}; or write shards with a smaller size_limit"
         )
     return limit_bytes
 

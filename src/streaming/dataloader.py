@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
 from torch.utils.data import DataLoader
 
+from streaming.arguments import flag
 from streaming.dataset import StreamingDataset
-from streaming.errors import OptionError
+from streaming.errors import OptionError, WorkerError
+from streaming.fork_safety import members
+from streaming.loader_arguments import named, refuse_settings
 from streaming.loader_side import LoaderSide, rank_batch_size
 from streaming.read.shared.epoch_ring import StartedEpoch
 from streaming.read.telemetry.bottleneck import WaitRules
@@ -29,8 +34,10 @@ class StreamingDataLoader(DataLoader[Any]):
     PyTorch's loader.
 
     `log_stats`: log a line at the end of each epoch (logger "streaming", INFO); see `StreamingDataset.stats`.
-    `wait_rules`: when to warn that training waits for data, and why; None: never. Raises OptionError for
-    `in_order=False`.
+    `wait_rules`: when to warn that training waits for data, and why; None: never.
+
+    Raises OptionError for `in_order=False`, and for `shuffle`, `sampler` and `batch_sampler` over a StreamingDataset,
+    which decides the order.
     """
 
     def __init__(
@@ -40,14 +47,21 @@ class StreamingDataLoader(DataLoader[Any]):
         wait_rules: WaitRules | None = WaitRules(),  # noqa: B008  it is a frozen value
         **kwargs: Any,
     ) -> None:
+        given = named(args, kwargs)
+        if isinstance(given.get("dataset"), StreamingDataset):
+            refuse_settings(given)
         super().__init__(*args, **kwargs)
-        self.log_stats = log_stats
+        self.log_stats = flag("log_stats", log_stats)
+        if wait_rules is not None and not isinstance(wait_rules, WaitRules):
+            raise OptionError(f"wait_rules must be a WaitRules or None, not {wait_rules!r}")
         self.wait_rules = wait_rules
         self._monitor: LoaderMonitor | None = None
         self._n_batches_yielded = 0
         self._started: StartedEpoch | None = None
         self._is_exhausted = False
         self._key = 0
+        self._n_iterations = 0
+        self._process = os.getpid()
         if isinstance(self.dataset, StreamingDataset):
             self._check(self.dataset)
 
@@ -56,9 +70,10 @@ class StreamingDataLoader(DataLoader[Any]):
             raise OptionError(
                 "in_order=False hands batches out in no fixed order; a StreamingDataset cannot resume then"
             )
-        if dataset.batch_size is not None and self.batch_size not in (None, dataset.batch_size):
+        own = dataset._streaming_internals.settings.batch_size
+        if own is not None and self.batch_size not in (None, own):
             warnings.warn(
-                f"the loader's batch_size={self.batch_size} is not the dataset's batch_size={dataset.batch_size}: "
+                f"the loader's batch_size={self.batch_size} is not the dataset's batch_size={own}: "
                 "batches will depend on the number of workers; leave the dataset's out",
                 stacklevel=3,
             )
@@ -78,38 +93,72 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def _side(self) -> LoaderSide | None:
-        return self.dataset._loader_side if isinstance(self.dataset, StreamingDataset) else None
+        return self.dataset._streaming_internals if isinstance(self.dataset, StreamingDataset) else None
 
     def __iter__(self) -> Any:
-        """Begin the next epoch, now and not at the first batch; return its batches."""
+        """Begin the next epoch, now and not at the first batch; return its batches.
+
+        With persistent workers a loader has one iterator at a time. An iterator with workers belongs to the process
+        that made it. One that is older, or is used in a forked process, raises WorkerError.
+        """
+        if self._process != os.getpid():  # workers that live on in the process from which this one was forked
+            self._process, self._iterator = os.getpid(), None
+        self._n_iterations += 1
         self._n_batches_yielded = 0
         self._is_exhausted = False
         if not isinstance(self.dataset, StreamingDataset):
             return self._counted(super().__iter__(), None, None)
-        side = self.dataset._loader_side
+        side = self.dataset._streaming_internals
         if self._iterator is None:  # else workers of the last epoch live on, and know the key
             self._key = secrets.randbits(62)
-        batch_size = rank_batch_size(self.dataset.batch_size, self.batch_size)
+        batch_size = rank_batch_size(side.settings.batch_size, self.batch_size)
         self._started = side.begin_epoch(self._key, self.num_workers, batch_size)
         if self._monitor is None:
             self._monitor = side.monitor(self.wait_rules, self.num_workers)
         with side.workers_join(self._key):
             batches = super().__iter__()
+        if self.num_workers:
+            _iterators.add(batches)
         return self._counted(batches, self._started, self._monitor)
 
     def _counted(
         self, batches: Iterator[Any], started: StartedEpoch | None, monitor: LoaderMonitor | None
     ) -> Iterator[Any]:
+        owner, number = os.getpid(), self._n_iterations
+        received = iter(batches if monitor is None else monitor.over(batches))
         try:
-            for batch in batches if monitor is None else monitor.over(batches):
+            while True:
+                self._check_iterator(owner, number)
+                try:
+                    batch = next(received)
+                except StopIteration:
+                    break
                 self._n_batches_yielded += 1  # first, since whoever has the batch may ask for the state
                 yield batch
             self._is_exhausted = True
             if self.log_stats and self._side is not None and started is not None:
                 _log.info("%s", self._side.epoch_line(started))
         finally:
-            if not self.persistent_workers:
+            if not self.persistent_workers and os.getpid() == owner:
                 _stop_workers(batches)
+
+    def _check_iterator(self, owner: int, number: int) -> None:
+        """Raise for an iterator whose workers are another process's, or are busy with another iterator's epoch."""
+        if not self.num_workers:
+            return
+        if os.getpid() != owner:
+            raise WorkerError(
+                f"this iterator and its workers belong to process {owner}, and this one was forked from it: "
+                "call iter() on the loader here"
+            )
+        if self.persistent_workers and number != self._n_iterations:
+            raise WorkerError(
+                "iter() was called again on this loader, and its persistent workers serve the newer iterator only: "
+                "make a loader for each, or leave persistent_workers out"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None}  # workers that live on are this loader's and not its copy's
 
     def state_dict(self) -> dict[str, Any] | None:
         """Where this loader stands, see `StreamingDataset.state_dict`; None for another kind of dataset."""
@@ -125,10 +174,24 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         if not isinstance(self.dataset, StreamingDataset):
             raise OptionError(f"a {type(self.dataset).__name__} has no state to load")
-        self.dataset.load_state_dict(obj, accept_other_order=accept_other_order)
+        options = {"accept_other_order": True} if accept_other_order else {}  # a subclass may not know it
+        self.dataset.load_state_dict(obj, **options)
         self._started = None
         self._n_batches_yielded = 0
         self._is_exhausted = False
+
+
+_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+"""PyTorch's iterators with workers."""
+_of_parents: Final[list[Any]] = []
+
+
+def _keep_in_child() -> None:
+    """Never drop an iterator that this process has inherited: PyTorch would end the workers, which are the parent's."""
+    _of_parents.extend(members(_iterators))
+
+
+os.register_at_fork(after_in_child=_keep_in_child)
 
 
 def _stop_workers(batches: Iterator[Any]) -> None:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.arguments import flag, folder, mapping, place, whole
+from streaming.attributes import EarlyValues, FixedSetting, Setting
+from streaming.dataset_settings import DatasetSettings, epoch_size_of
 from streaming.errors import MissingExtraError, NotYetError, OptionError, StateError, WorldError
-from streaming.indexing import Indexable, Members, checked, numbers_of
+from streaming.indexing import Indexable, checked
+from streaming.loader_arguments import RefusesSettings
 from streaming.loader_side import LoaderSide, Ranks, rank_batch_size
-from streaming.order import EpochOrder, Explanation, OrderSpec, Schedule, explain
+from streaming.order import EpochOrder, Explanation, explain
 from streaming.read.epoch.share import transfer_bytes
 from streaming.read.shards.first_batch import StoreSpeed
 from streaming.read.shards.sample_store import SampleStore
 from streaming.read.shards.side_files import SideFiles
 from streaming.read.telemetry.stats import Stats
-from streaming.sizes import Sizes
-from streaming.stream import Stream, StreamDefaults, resolve
-from streaming.units import parse_count
+from streaming.sizes import Fact, Sizes
+from streaming.stream import PlacedStream, Stream, StreamDefaults, resolve
 from streaming.world import World
 
 try:
@@ -30,7 +34,7 @@ except ImportError as error:
     raise MissingExtraError(package="torch", extra="torch", purpose="StreamingDataset") from error
 
 
-class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
+class StreamingDataset(Sizes, Indexable, RefusesSettings, IterableDataset[Any]):
     """Samples of one or more streams, in an order that is the same on any number of nodes, ranks and workers.
 
     Every `iter()` is the next epoch: the share of this rank and this worker. `dataset[...]` reads any samples by
@@ -49,6 +53,9 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
       split, whatever the hardware). None: a default that depends on the data alone.
     - `batching_method`: what a batch holds: whatever comes (`random`), each stream's share (`stratified`), or samples
       of one stream, in each global batch (`per_stream`) or in each rank's (`device_per_stream`).
+    - `batch_composition`: with `stratified`, whether batches hold each stream's share on average and nothing is left
+      out (`proportional`), or every batch of a rank has the same whole number of samples of each stream, listed stream
+      by stream, and the rest is dropped (`exact`).
     - `replication`: the number of consecutive ranks that get the same samples.
     - `remainder`: what happens if the number of ranks does not divide the epoch. Repeat some samples, so that all ranks
       get equally many (`pad`); leave some out (`drop`); or neither, so that ranks differ by one sample (`exact`).
@@ -60,17 +67,23 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     - `world`: which rank this is. None: it is found when iteration starts, see `World.detect`.
     - `partition_algo` is accepted and has no effect.
 
+    Each setting of the order, `batch_size` and `predownload` are attributes, too, and may be assigned until the first
+    epoch begins. `streams` tells where each stream lies. Whole numbers and sizes are taken in any form that is
+    unambiguous. A subclass may use any names that are not in this class.
+
     Other settings of `mosaicml-streaming` are known, and raise NotYetError unless they are at their default.
     Raises OptionError, IndexMissingError, ObjectMissingError and the other kinds of `streaming.errors`.
     """
 
+    _streaming_internals: LoaderSide
+
     def __init__(
         self,
         *,
-        streams: Sequence[Stream] | None = None,
-        remote: str | None = None,
-        local: str | None = None,
-        split: str | None = None,
+        streams: Iterable[Stream] | Stream | None = None,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
+        split: str | os.PathLike[str] | None = None,
         download_retry: int = 2,
         download_timeout: float = 60.0,
         validate_hash: str | bool | None = None,
@@ -80,7 +93,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         cache_limit: int | str | None = None,
         sampling_method: str = "balanced",
         sampling_granularity: int = 1,
-        partition_algo: str = "relaxed",
+        partition_algo: str | None = "relaxed",
         num_canonical_nodes: int | None = None,
         batch_size: int | None = None,
         shuffle: bool = False,
@@ -96,101 +109,124 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         samples_per_epoch: int | str | None = None,
         world: World | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        batch_composition: str = "proportional",
     ) -> None:
+        early = vars(self).pop("_streaming_internals", None)  # what a subclass has set before
         _refuse_what_is_not_built(stream_name=stream_name)
-        if partition_algo not in ("relaxed", "orig"):
+        if partition_algo not in (None, "relaxed", "orig"):
             raise OptionError(
                 f"partition_algo must be 'relaxed' or 'orig' (neither has an effect), not {partition_algo!r}"
             )
-        self.batch_size = _positive("batch_size", batch_size)
-        self.predownload = _positive("predownload", predownload)
-        self.allow_unsafe_types = allow_unsafe_types
-        self.replication = _positive("replication", replication) or 1
-        spec = OrderSpec(
-            seed=shuffle_seed,
+        settings = DatasetSettings(
             shuffle=shuffle,
             shuffle_algo=shuffle_algo,
-            num_canonical_nodes=num_canonical_nodes or None,  # 0 has always meant the default
-            shuffle_block_size=shuffle_block_size or None,
+            shuffle_seed=shuffle_seed,
+            shuffle_block_size=shuffle_block_size,
+            num_canonical_nodes=num_canonical_nodes,
             batching_method=batching_method,
             sampling_method=sampling_method,
             sampling_granularity=sampling_granularity,
+            batch_composition=batch_composition,
+            epoch_size=epoch_size_of(epoch_size, samples_per_epoch),
+            remainder=remainder,
+            batch_size=batch_size,
+            predownload=predownload,
         )
-        self.streams = _streams(streams, stream_config or {}, remote=remote, local=local, split=split)
-        self._stream_defaults = StreamDefaults(
-            None, download_retry, download_timeout, validate_hash, keep_zip, storage_options
+        given = _streams(streams, stream_config, remote=remote, local=local, split=split)
+        defaults = StreamDefaults.of(
+            split=split,
+            download_retry=download_retry,
+            download_timeout=download_timeout,
+            validate_hash=validate_hash,
+            keep_zip=keep_zip,
+            storage_options=storage_options,
         )
-        defaults = replace(self._stream_defaults, split=split)
-        locations = [resolve(stream, number, defaults) for number, stream in enumerate(self.streams)]
-        ranks = Ranks(world, self.replication)
-        self._store = SampleStore(
-            locations,
-            allow_unsafe_types=allow_unsafe_types,
+        ranks = Ranks(_world(world), 1 if replication is None else whole("replication", replication, at_least=1))
+        store = SampleStore(
+            [resolve(stream, number, defaults) for number, stream in enumerate(given)],
+            allow_unsafe_types=flag("allow_unsafe_types", allow_unsafe_types),
             cache_limit=cache_limit,
             is_shown=ranks.is_local_leader(),
         )
-        self.catalog = self._store.catalog
-        schedule = Schedule(
-            spec,
-            self.catalog,
-            weights=[stream.weight for stream in self.streams],
-            epoch_size=_epoch_size(epoch_size, samples_per_epoch),
-            remainder=remainder,
-            batch_size=self.batch_size,
-        )
-        self._loader_side = LoaderSide(self._store, schedule, ranks)
-        if self.replication > 1:
+        self._streaming_internals = LoaderSide(store, given, defaults, settings, ranks)
+        if ranks.replication > 1:
             ranks.topology()  # raises for a world that it does not divide
-        if self.batch_size is not None:  # else it may be meant for samples by number, which need no shards
-            self._loader_side.announce_start()
+        if isinstance(early, EarlyValues):
+            early.give_to(self)
+        settings = self._streaming_internals.settings
+        if settings.batch_size is not None:  # else it may be meant for samples by number, which need no shards
+            if settings.predownload is not None and settings.predownload < settings.batch_size:
+                warnings.warn(
+                    f"predownload={settings.predownload} is below batch_size={settings.batch_size}: each batch will "
+                    "wait for its shards; leave predownload out, or give several times the batch size",
+                    stacklevel=2,
+                )
+            self._streaming_internals.announce_start()
 
     # --- sizes
 
-    @property
-    def epoch_size(self) -> int:
-        """Samples in an epoch, over all ranks."""
-        return self.order_of(0).n_samples
-
     def __len__(self) -> int:
         """Samples that this rank gets in a whole epoch; a resumed one gives fewer."""
-        return self._loader_side.n_rank_samples(rank_batch_size(self.batch_size))
+        side = self._streaming_internals
+        return side.n_rank_samples(rank_batch_size(side.settings.batch_size))
 
-    @property
+    @Fact
     def draws_per_stream(self) -> NDArray[np.int64]:
         """Samples that each stream gives to an epoch by its weight, int64 (stream,)."""
-        return self._loader_side.schedule.draws
+        return self._streaming_internals.schedule.draws
 
-    # --- settings, as given or by default
+    # --- settings, as given or by default; another value may be assigned until the first epoch begins
 
-    @property
-    def shuffle(self) -> bool:
-        """Whether epochs are shuffled."""
-        return self._loader_side.schedule.spec.shuffle
+    shuffle = Setting[bool](lambda side: side.schedule.spec.shuffle, "Whether epochs are shuffled.")
+    shuffle_algo = Setting[str](lambda side: side.schedule.spec.shuffle_algo, "The algorithm that shuffles them.")
+    shuffle_seed = Setting[int](
+        lambda side: side.schedule.spec.seed,
+        "The seed of the order; else that depends on the data and the epoch alone.",
+    )
+    num_canonical_nodes = Setting[int](
+        lambda side: side.order(0).n_canonical_nodes, "Parts into which an epoch is split, whatever the hardware."
+    )
+    shuffle_block_size = Setting[int](
+        lambda side: side.order(0).shuffle_block_size, "Samples per canonical node within which samples mix."
+    )
+    batching_method = Setting[str](lambda side: side.settings.batching_method, "What a batch holds.")
+    batch_composition = Setting[str](
+        lambda side: side.settings.batch_composition, "Whether batches hold each stream's share on average or exactly."
+    )
+    sampling_method = Setting[str](lambda side: side.settings.sampling_method, "Which part of a stream an epoch takes.")
+    sampling_granularity = Setting[int](
+        lambda side: side.settings.sampling_granularity, "How many consecutive rows are drawn together."
+    )
+    epoch_size = Setting[int](lambda side: side.order(0).n_samples, "Samples in an epoch, over all ranks.")
+    remainder = Setting[str](
+        lambda side: side.settings.remainder, "What happens if the number of ranks does not divide the epoch."
+    )
+    batch_size = Setting[int | None](lambda side: side.settings.batch_size, "Samples per rank in a batch, as given.")
+    predownload = Setting[int | None](
+        lambda side: side.settings.predownload, "Samples for which each worker announces its shards ahead, as given."
+    )
 
-    @property
-    def shuffle_algo(self) -> str:
-        """The algorithm that shuffles them."""
-        return self._loader_side.schedule.spec.shuffle_algo
-
-    @property
-    def shuffle_seed(self) -> int:
-        """The seed of the order, which otherwise depends on the data and the epoch alone."""
-        return self._loader_side.schedule.spec.seed
-
-    @property
-    def num_canonical_nodes(self) -> int:
-        """Parts into which an epoch is split, whatever the hardware."""
-        return self.order_of(0).n_canonical_nodes
-
-    @property
-    def shuffle_block_size(self) -> int:
-        """Samples per canonical node within which samples mix."""
-        return self.order_of(0).shuffle_block_size
+    streams = FixedSetting[tuple[PlacedStream, ...]](
+        lambda side: side.placed_streams(), "The streams as they came out: where each lies and how it is fetched."
+    )
+    cache_limit = FixedSetting[int | None](
+        lambda side: side.store.cache_limit, "The largest size of the cache, in bytes; None where there is no limit."
+    )
+    replication = FixedSetting[int](
+        lambda side: side.ranks.replication, "The number of consecutive ranks that get the same samples."
+    )
+    allow_unsafe_types = FixedSetting[bool](
+        lambda side: side.store.allow_unsafe_types, "Whether pickled columns are read."
+    )
 
     @property
     def next_epoch(self) -> int:
-        """The number of the epoch that the next `iter()` begins if no state was loaded."""
-        return self._loader_side.next_epoch
+        """The number of the epoch that the next `iter()` begins if no state was loaded; to assign is `set_epoch`."""
+        return self._streaming_internals.next_epoch
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        self._streaming_internals.set_next(epoch)
 
     # --- samples by number
 
@@ -200,26 +236,25 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         `retry` is accepted for compatibility and has no effect; `download_retry` says how often a transfer is tried.
         """
         del retry
-        return self._store.sample(checked(int(sample_id), self.size))
-
-    def _together(self, members: Members) -> Iterator[tuple[slice, AbstractContextManager[None]]]:
-        numbers = numbers_of(members, self.size) if self._store.any_by_parts else None
-        if numbers is None:  # samples come with their whole shard, or this is not the innermost list yet
-            yield from super()._together(members)
-        else:
-            yield from self._store.together(numbers)
+        store = self._streaming_internals.store
+        return store.sample(checked(whole("sample_id", sample_id), store.catalog.n_samples))
 
     def side_files(
-        self, remote: str | None = None, local: str | None = None, *, storage_options: Mapping[str, Any] | None = None
+        self,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> SideFiles:
         """Open files below `remote` to which samples refer by name, such as videos; each is fetched on first use.
 
         They are cached in the folder `local`, within this dataset's `cache_limit`, and fetched with its retries,
         timeouts and, unless others are given, storage options. Without `remote` they are read in `local`.
         """
+        side = self._streaming_internals
         stream = Stream(remote=remote, local=local, storage_options=storage_options)
-        location = resolve(stream, 0, self._stream_defaults)
-        return self._store.side_files(replace(location, title=f"side files ({location.remote.shown})"))
+        location = resolve(stream, 0, replace(side.defaults, split=None))
+        return side.store.side_files(replace(location, title=f"side files ({location.remote.shown})"))
 
     # --- epochs
 
@@ -228,15 +263,15 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         kind = type(self)
         is_own = kind.get_item is not StreamingDataset.get_item or kind.__getitem__ is not StreamingDataset.__getitem__
         get = self.__getitem__ if is_own else None  # None: a sample comes straight from the shard
-        return self._loader_side.samples(self.batch_size, self.predownload, get, get_worker_info())
+        return self._streaming_internals.samples(get, get_worker_info())
 
     def set_epoch(self, epoch: int) -> None:
         """Fix the epoch that the next `iter()` begins, from its first sample. Raises OptionError if it is below 0."""
-        self._loader_side.set_next(epoch)
+        self._streaming_internals.set_next(epoch)
 
     def order_of(self, epoch: int) -> EpochOrder:
         """The order of an epoch as a function of position; the same in every process."""
-        return self._loader_side.order(epoch)
+        return self._streaming_internals.order(whole("epoch", epoch, at_least=0, what="an epoch's number"))
 
     # --- reports
 
@@ -248,17 +283,18 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         The store is assumed to answer after `latency_s` and to give this node `bytes_per_s` over all connections.
         Raises OptionError.
         """
-        side, batch_size = self._loader_side, rank_batch_size(self.batch_size)
+        side = self._streaming_internals
+        batch_size = rank_batch_size(side.settings.batch_size)
         topology = side.ranks.topology()
         plan = side.plan(0, batch_size)
         node = topology.node_of(side.ranks.world().rank)
-        first = self._store.first_batch(plan, node, StoreSpeed(latency_s, bytes_per_s))
+        first = side.store.first_batch(plan, node, StoreSpeed(latency_s, bytes_per_s))
         return explain(
             plan.order,
             topology,
             batch_size,
-            shard_bytes=transfer_bytes(self._store, plan),
-            disk_bytes=self._store.disk_bytes(all_are_cached=True),
+            shard_bytes=transfer_bytes(side.store, plan),
+            disk_bytes=side.store.disk_bytes(all_are_cached=True),
             first_batch_bytes=first.n_bytes,
             first_batch_s=first.seconds,
             remainder=side.schedule.remainder,
@@ -269,17 +305,21 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
 
         `print` it for a table. Starts no fetcher, and asks none where all data is read in place.
         """
-        return self._store.stats(self._loader_side.ranks.world().rank)
+        side = self._streaming_internals
+        return side.store.stats(side.ranks.world().rank)
 
     def __repr__(self) -> str:
-        shuffled = f"shuffled by {self.shuffle_algo}" if self.shuffle else "in stored order"
+        side = self._streaming_internals
+        spec, catalog = side.schedule.spec, side.store.catalog
+        shuffled = f"shuffled by {spec.shuffle_algo}" if spec.shuffle else "in stored order"
         try:
-            world = repr(self._loader_side.ranks.world())
+            world = repr(side.ranks.world())
         except WorldError as error:  # a debugger is to show the rest all the same
             world = f"no usable world: {error}"
         return (
-            f"{type(self).__name__}({self.size:,} samples in {self.num_shards:,} shards of {self.num_streams} streams, "
-            f"{int(self.draws_per_stream.sum()):,} an epoch, {shuffled}; {world}; explain() says more)"
+            f"{type(self).__name__}({catalog.n_samples:,} samples in {catalog.n_shards:,} shards of "
+            f"{catalog.n_streams} streams, {int(side.schedule.draws.sum()):,} an epoch, {shuffled}; {world}; "
+            "explain() says more)"
         )
 
     # --- state
@@ -289,7 +329,7 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
 
         `num_samples` counts from the start of the epoch if `from_beginning`, else from where this run began in it.
         """
-        return self._loader_side.state(num_samples, from_beginning=from_beginning)
+        return self._streaming_internals.state(num_samples, from_beginning=from_beginning)
 
     def load_state_dict(self, obj: dict[str, Any], *, accept_other_order: bool = False) -> None:
         """Resume from a state: the next `iter()` of this dataset, or of a loader over it, begins there.
@@ -299,14 +339,13 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
         """
         if get_worker_info() is not None:
             raise StateError("load a state in the rank process, not in a worker of its loader")
-        self._loader_side.load_state(obj, accept_other_order=accept_other_order)
+        self._streaming_internals.load_state(obj, accept_other_order=accept_other_order)
 
     # --- life
 
     def close(self) -> None:
         """Give back every file, map and connection. The dataset cannot be used afterwards."""
-        self._store.close()
-        self._loader_side.close()
+        self._streaming_internals.close()
 
     def __enter__(self) -> Self:
         return self
@@ -314,55 +353,43 @@ class StreamingDataset(Sizes, Indexable, IterableDataset[Any]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "catalog"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.catalog = self._store.catalog
-
-
-def _streams(
-    streams: Sequence[Stream] | None,
-    stream_config: dict[str, Any],
-    *,
-    remote: str | None,
-    local: str | None,
-    split: str | None,
-) -> tuple[Stream, ...]:
+def _streams(streams: Any, stream_config: Any, *, remote: Any, local: Any, split: Any) -> tuple[Stream, ...]:
+    config = mapping("stream_config", stream_config) or {}
+    remote, local = place("remote", remote), folder("local", local)
     if streams is None:
         if remote is None and local is None:
             raise OptionError("give `streams`, or `remote` and/or `local`")
-        return (Stream(**{**stream_config, "remote": remote, "local": local, "split": split}),)
-    if stream_config:
+        return (Stream(**{**config, "remote": remote, "local": local, "split": split}),)
+    if config:
         raise OptionError("stream_config is for the stream that `remote` and `local` name; give it to your streams")
     if remote is not None or local is not None:
         raise OptionError("give either `streams`, or `remote` and/or `local`, not both")
-    if not streams:
+    given = (streams,) if isinstance(streams, Stream) else _listed(streams)
+    if not given:
         raise OptionError("`streams` is empty: give at least one Stream")
-    for number, stream in enumerate(streams):
+    for number, stream in enumerate(given):
         if not isinstance(stream, Stream):
             raise OptionError(f"streams[{number}] is a {type(stream).__name__}, not a Stream")
+    return given
+
+
+def _listed(streams: Any) -> tuple[Any, ...]:
+    if isinstance(streams, Mapping):
+        raise OptionError("streams is a dict, whose keys would mean nothing: give list(streams.values())")
+    if isinstance(streams, Set):
+        raise OptionError("streams is a set, which may come in another order in each process: give a list")
+    if isinstance(streams, str | bytes) or not isinstance(streams, Iterable):
+        raise OptionError(f"streams must be a list of Stream, not {streams!r}; a folder or URL goes into remote=")
     return tuple(streams)
 
 
-def _positive(name: str, value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise OptionError(f"{name} must be a number of samples, 1 or more, or None, not {value!r}")
-    return int(value)
-
-
-def _epoch_size(epoch_size: int | str | None, samples_per_epoch: int | str | None) -> int | None:
-    """Samples in an epoch; None, 0 and "" leave that to the weights. The second name is an alias of the first."""
-    sizes = {parse_count(size) for size in (epoch_size, samples_per_epoch) if size}
-    if len(sizes) > 1:
-        raise OptionError(f"samples_per_epoch={samples_per_epoch!r} is another name of epoch_size={epoch_size!r}")
-    size = sizes.pop() if sizes else None
-    if size is not None and size < 0:
-        raise OptionError(f"epoch_size must be 0 or more, got {size}")
-    return size or None
+def _world(world: Any) -> World | None:
+    if world is not None and not isinstance(world, World):
+        raise OptionError(
+            f"world must be a World or None, not a {type(world).__name__}; World.from_mesh() makes one of a device mesh"
+        )
+    return world
 
 
 def _refuse_what_is_not_built(*, stream_name: str) -> None:

@@ -7,6 +7,8 @@ to which stream, shard, sample or setting, and what to do next.
 
 from __future__ import annotations
 
+import json
+
 
 class StreamingError(Exception):
     """Any error of this library."""
@@ -50,6 +52,10 @@ class StateError(StreamingError, ValueError):
     """A checkpoint state of another dataset, or one that cannot take effect."""
 
 
+class WorkerError(StreamingError, RuntimeError):
+    """An iterator whose workers serve another process or another iterator."""
+
+
 class ClosedError(StreamingError, ValueError):
     """A closed object was used (ValueError, as for a closed file)."""
 
@@ -63,6 +69,21 @@ class FormatError(StreamingError, ValueError):
 
 class IndexFormatError(FormatError):
     """An `index.json` that cannot be used: damaged, of another version, hostile, or over a limit."""
+
+
+class IndexSyntaxError(IndexFormatError, json.JSONDecodeError):
+    """An `index.json` that is no JSON: empty, cut, or another file (JSONDecodeError, as in the predecessor)."""
+
+    doc, pos, lineno, colno = "", 0, 1, 1  # an error from the fetcher is rebuilt without its constructor
+
+    def __init__(self, message: str) -> None:
+        json.JSONDecodeError.__init__(self, message, "", 0)
+        self.args = (message,)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args)
+
+    __str__ = Exception.__str__
 
 
 class ShardDamagedError(FormatError):
@@ -82,6 +103,10 @@ class UnsafeTypeError(StreamingError, ValueError):
 
 class WriteError(StreamingError, RuntimeError):
     """Writing or uploading a dataset failed; no index was written."""
+
+
+class WriterCopyError(WriteError, TypeError):
+    """A writer that was copied or pickled: one dataset has one writer, in the process that made it."""
 
 
 class EncodingNameError(StreamingError, TypeError):
@@ -168,6 +193,8 @@ class StoreCannotError(StorageError, NotImplementedError):
 class TransferDamagedError(StorageError):
     """The bytes that arrived are not those that the store or the index states: too few, too many, or a wrong hash."""
 
+    is_beyond_end: bool = False  # whether the store refused the range, as one that the object does not have
+
 
 class NoRoomError(StorageError):
     """The local disk has no room for a shard."""
@@ -189,8 +216,8 @@ class CacheWriteError(StorageError):
     """This user cannot write the cache folder. Its files are read; all else is fetched without it."""
 
 
-class IndexMissingError(StreamingError, RuntimeError):
-    """There is no `index.json` where the dataset should be (RuntimeError, as in the predecessor)."""
+class IndexMissingError(StreamingError, FileNotFoundError, RuntimeError):
+    """There is no `index.json` where the dataset should be (RuntimeError, FileNotFoundError for a LocalDataset)."""
 
 
 class PartMissingError(ObjectMissingError, IndexMissingError):

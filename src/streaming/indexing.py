@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError, SampleIndexError
+from streaming.sizes import Internals
 
-# What `dataset[...]` takes: a sample number, or a collection of sample numbers, which may be nested.
+# What `dataset[...]` takes: a sample number, or a collection of sample numbers, which may be nested; tensors, too.
 At: TypeAlias = "int | np.integer[Any] | slice | Sequence[At] | NDArray[np.integer[Any]]"
 
 Members: TypeAlias = "range | Sequence[At] | NDArray[np.integer[Any]]"
 
 
 class Indexable:
-    """Adds `[...]` by int, slice, list and array to a class that has `size` and `get_item(sample_id)`.
+    """Adds `[...]` by int, slice, list and array to a dataset that has `get_item(sample_id)`.
 
     An int gives a sample, and a collection gives a list with an item for each member. Negative numbers count from the
     end. Raises SampleIndexError (an IndexError) for a number out of range, OptionError (a ValueError) for other types.
     """
 
-    @property
-    def size(self) -> int:
-        """The number of samples."""
-        raise NotImplementedError
+    _streaming_internals: Internals
 
     def get_item(self, sample_id: int) -> Any:
         """The sample `sample_id`, from 0 to size - 1."""
@@ -35,30 +32,30 @@ class Indexable:
 
     def __getitem__(self, at: At) -> Any:
         if isinstance(at, int | np.integer):
-            return self.get_item(checked(int(at), self.size))
+            return self.get_item(checked(int(at), self._streaming_internals.store.catalog.n_samples))
         if isinstance(at, slice):
-            return self.__getitems__(range(*at.indices(self.size)))
-        if isinstance(at, list | tuple):
+            return self.__getitems__(range(*at.indices(self._streaming_internals.store.catalog.n_samples)))
+        if isinstance(at, list | tuple | range):
             return self.__getitems__(at)
-        if isinstance(at, np.ndarray) and np.issubdtype(at.dtype, np.integer):
-            return self.__getitems__(at) if at.ndim else self[int(at)]
+        found = np.asarray(at) if hasattr(at, "__array__") else None  # a tensor, too
+        if found is not None and np.issubdtype(found.dtype, np.integer):
+            return self.__getitems__(found) if found.ndim else self[int(found)]
         raise OptionError(
             f"samples are indexed by int, slice, list or integer array, not by {type(at).__name__}"
-            + (f" of {at.dtype}" if isinstance(at, np.ndarray) else "")
+            + ("" if found is None else f" of {found.dtype}")
         )
 
     def __getitems__(self, members: Members) -> list[Any]:
         """The items of all members, read together where that is faster. PyTorch fetches batches by this method."""
+        store = self._streaming_internals.store
+        numbers = numbers_of(members, store.catalog.n_samples) if store.any_by_parts else None
+        if numbers is None:  # samples come with their whole shard, or this is not the innermost list yet
+            return [self[i] for i in members]
         found: list[Any] = []
-        for part, at_hand in self._together(members):
+        for part, at_hand in store.together(numbers):
             with at_hand:
                 found += [self[i] for i in members[part]]
         return found
-
-    def _together(self, members: Members) -> Iterator[tuple[slice, AbstractContextManager[None]]]:
-        """Slices that cut `members` into parts, in order, each with a context in which its samples are at hand."""
-        del members
-        yield slice(None), nullcontext()
 
 
 def numbers_of(members: Members, size: int) -> NDArray[np.int64] | None:

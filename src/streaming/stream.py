@@ -6,15 +6,42 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from streaming.arguments import flag, folder, is_truth, mapping, path, place, seconds, whole
 from streaming.errors import OptionError
 from streaming.fetch.wire import CredentialProvider
 from streaming.folder_identity import is_same_folder
+from streaming.formats.names import INDEX_NAME
 from streaming.order import StreamWeight
 from streaming.read.streams.location import StreamLocation, private_root
 from streaming.storage.options import checked_options
 from streaming.storage.url import Folder, Location, location_below, parse_remote
+
+_PLACES: Final = ("remote", "local", "split")
+_FETCHING: Final = ("download_retry", "download_timeout", "validate_hash", "keep_zip")
+
+_BY_STORE: Final = (
+    "What fetches files is a store: register one for a URL scheme of yours with streaming.storage.register_store()"
+)
+_BY_SAMPLES: Final = "Read what samples refer to by StreamingDataset.side_files(), or override get_item()"
+_BY_VALUE: Final = (
+    "What turns bytes into values is an encoding: register one with streaming.formats.plugins.register_encoding()"
+)
+_BY_WEIGHT: Final = "Give proportion=, repeat= or choose=; StreamingDataset.draws_per_stream says what they come to"
+_HOOKS: Final = {
+    "_download_file": _BY_STORE,
+    "get_index_size": _BY_STORE,
+    "prepare_shard": f"{_BY_STORE}. {_BY_SAMPLES}",
+    "_prepare_shard_part": f"{_BY_STORE}. {_BY_SAMPLES}",
+    "_decompress_shard_part": _BY_VALUE,
+    "get_shards": _BY_VALUE,
+    "set_up_local": _BY_STORE,
+    "apply_default": "Give a setting to Stream(...), or to StreamingDataset(...) for all of its streams",
+    "apply_weights": _BY_WEIGHT,
+    "validate_weights": _BY_WEIGHT,
+}
+"""Methods of a stream that the predecessor calls, and what takes their place."""
 
 
 class Stream:
@@ -39,9 +66,9 @@ class Stream:
     def __init__(
         self,
         *,
-        remote: str | None = None,
-        local: str | None = None,
-        split: str | None = None,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
+        split: str | os.PathLike[str] | None = None,
         proportion: float | None = None,
         repeat: float | None = None,
         choose: int | None = None,
@@ -51,9 +78,10 @@ class Stream:
         keep_zip: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.remote = None if remote is None else os.fspath(remote)
-        self.local = None if local is None else os.fspath(local)
-        self.split = split or ""
+        _refuse_hooks(type(self))
+        self.remote = place("remote", remote)
+        self.local = folder("local", local)
+        self.split = path("split", split) or ""
         self.proportion = proportion
         self.repeat = repeat
         self.choose = choose
@@ -62,36 +90,46 @@ class Stream:
         self.validate_hash = validate_hash
         self.keep_zip = keep_zip
         self.storage_options = storage_options
-        self.location = _location_of(self.remote) if self.remote else None
-        """`remote`, parsed; None if there is none."""
-        self._check()
-
-    def _check(self) -> None:
-        if not self.remote and not self.local:
-            raise OptionError("a stream needs `remote`, `local` or both")
-        parts = self.split.replace("\\", "/").split("/")
-        if self.split and (self.split.startswith("/") or ".." in parts):
-            raise OptionError(f"split={self.split!r} must be a folder below the stream's root")
-        self.weight  # noqa: B018  raises for a weight that is impossible
-        _check_fetching(self.download_retry, self.download_timeout, self.validate_hash)
-        if self.storage_options:
-            if not self.remote:
-                raise OptionError("storage_options say how `remote` is asked, and this stream has none")
-            assert self.location is not None
-            split_options(self.location, self.storage_options)
-
-    @property
-    def weight(self) -> StreamWeight:
-        """How much of the stream an epoch takes, as the user gave it. Raises OptionError for an impossible weight."""
-        return StreamWeight(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
+        location_of(self)
+        weight_of(self)
 
     def __repr__(self) -> str:
-        said = {name: value for name, value in vars(self).items() if value not in (None, "") and name != "location"}
-        if self.location is not None:
-            said["remote"] = self.location.shown
-        if self.storage_options:  # names alone: values may be secret
-            said["storage_options"] = sorted(self.storage_options)
-        return f"Stream({', '.join(f'{name}={value!r}' for name, value in said.items())})"
+        return f"Stream({', '.join(f'{name}={value!r}' for name, value in _shown(self).items())})"
+
+
+class PlacedStream(Stream):
+    """A stream of a dataset as it came out: a copy of the user's that says where it lies and how it is fetched.
+
+    `local` is the root of its cache, or the source where that is read in place; `folder` is where its files are, the
+    split included. Nothing of it can be changed.
+    """
+
+    folder: str
+    user: Stream
+    """The stream that the user made."""
+
+    def __init__(self, stream: Stream, location: StreamLocation, defaults: StreamDefaults) -> None:
+        split = stream.split or defaults.split or ""
+        folder = location.cache if location.source is None else location.source
+        root = location.root if location.source is None else folder.removesuffix("/" + split.strip("/"))
+        options = defaults.storage_options if stream.storage_options is None else stream.storage_options
+        placed = {name: getattr(location, name) for name in _FETCHING}
+        self.__dict__.update(
+            {
+                **vars(stream),
+                **placed,
+                "local": root,
+                "folder": folder,
+                "split": split,
+                "user": stream,
+                "storage_options": options,
+            }
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise OptionError(
+            f"{name} of a dataset's stream is fixed when the dataset is made: give it a Stream({name}={value!r}, ...)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +143,90 @@ class StreamDefaults:
     keep_zip: bool = False
     storage_options: Mapping[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        _check_fetching(self.download_retry, self.download_timeout, self.validate_hash)
+    @classmethod
+    def of(cls, **given: Any) -> StreamDefaults:
+        """Check the dataset's arguments; None stands for the default. Raises OptionError."""
+        split = path("split", given.pop("split", None))
+        options = mapping("storage_options", given.pop("storage_options", None))
+        checked = {name: value for name, value in _checked_fetching(given).items() if value is not None}
+        return cls(split=_checked_split(split or ""), storage_options=options, **checked)
 
 
-def _check_fetching(
-    download_retry: int | None, download_timeout: float | None, validate_hash: str | bool | None
-) -> None:
-    if download_retry is not None and download_retry < 0:
-        raise OptionError(f"download_retry must be 0 or more, got {download_retry}")
-    if download_timeout is not None and not download_timeout > 0:
-        raise OptionError(f"download_timeout must be above 0 seconds, got {download_timeout}")
-    if validate_hash is True:
-        raise OptionError("validate_hash takes the name of a hash, None or False, not True")
+def _checked_fetching(given: Mapping[str, Any]) -> dict[str, Any]:
+    """How files are fetched, checked; what is None stays None. Raises OptionError."""
+    checked = {name: given.get(name) for name in _FETCHING}
+    if checked["download_retry"] is not None:
+        checked["download_retry"] = whole("download_retry", checked["download_retry"], at_least=0)
+    if checked["download_timeout"] is not None:
+        checked["download_timeout"] = seconds("download_timeout", checked["download_timeout"])
+    if checked["keep_zip"] is not None:
+        checked["keep_zip"] = flag("keep_zip", checked["keep_zip"])
+    choice = checked["validate_hash"]
+    if is_truth(choice) and not choice:
+        checked["validate_hash"] = False
+    elif choice is not None and not isinstance(choice, str):
+        raise OptionError(f"validate_hash takes the name of a hash, None or False, not {choice!r}")
+    return checked
+
+
+def _checked_split(split: str) -> str:
+    if split and (split.startswith("/") or ".." in split.replace("\\", "/").split("/")):
+        raise OptionError(f"split={split!r} must be a folder below the stream's root")
+    return split
+
+
+def weight_of(stream: Stream) -> StreamWeight:
+    """How much of the stream an epoch takes, as the user gave it. Raises OptionError for an impossible weight."""
+    choose = stream.choose
+    if choose is not None:
+        choose = whole("choose", choose, at_least=0)
+    return StreamWeight(proportion=stream.proportion, repeat=stream.repeat, choose=choose)
+
+
+def location_of(stream: Stream) -> Location | None:
+    """The stream's `remote`, parsed; None if there is none. Raises OptionError for settings that cannot be meant.
+
+    Settings are looked at when they are used, so one that was assigned to a stream takes effect.
+    """
+    remote, local = place("remote", stream.remote), folder("local", stream.local)
+    if not remote and not local:
+        raise OptionError("a stream needs `remote`, `local` or both")
+    _checked_split(path("split", stream.split) or "")
+    _checked_fetching(vars(stream))
+    location = _parsed(remote) if remote else None
+    options = mapping("storage_options", stream.storage_options)
+    if options:
+        if location is None:
+            raise OptionError("storage_options say how `remote` is asked, and this stream has none")
+        split_options(location, options)
+    return location
+
+
+def _shown(stream: Stream) -> dict[str, Any]:
+    """The settings of a stream that say something, without secrets."""
+    names = [*_PLACES, "proportion", "repeat", "choose", *_FETCHING]
+    said = {name: getattr(stream, name) for name in names if getattr(stream, name) not in (None, "")}
+    if stream.remote:
+        said["remote"] = _parsed(stream.remote).shown
+    if stream.storage_options:  # names alone: values may be secret
+        said["storage_options"] = sorted(stream.storage_options)
+    return said
+
+
+def _refuse_hooks(kind: type[Stream]) -> None:
+    """Raise OptionError for a subclass with methods that the predecessor calls and this library never does."""
+    for name, remedy in _HOOKS.items():
+        if any(name in vars(base) for base in kind.__mro__):
+            raise OptionError(
+                f"{kind.__name__}.{name}() would never be called: a stream here has settings and no methods. {remedy}"
+            )
 
 
 def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLocation:
-    """Resolve a stream's settings to its location. Touches no file, except to compare `remote` and `local`."""
-    split = stream.split or defaults.split or ""
-    remote = stream.location
-    local = None if not stream.local else _absolute(stream.local)
+    """Resolve a stream's settings to its location. Touches no file, except to compare folders and their versions."""
+    remote = location_of(stream)
+    split = path("split", stream.split) or defaults.split or ""
+    local = None if not stream.local else _absolute(os.fspath(stream.local))
     source_root: str | None = None
     if remote is None:
         assert local is not None
@@ -132,15 +234,14 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLoca
     elif isinstance(remote, Folder) and (local is None or _is_source(remote.path, local, split)):
         source_root = remote.path
     is_private = source_root is not None or local is None
-    root = (
-        local
-        if local is not None and not is_private
-        else private_root(str(remote) if isinstance(remote, Folder) else str(stream.remote))
-    )
-    chosen: dict[str, Any] = {
-        name: getattr(defaults, name) if getattr(stream, name) is None else getattr(stream, name)
-        for name in ("download_retry", "download_timeout", "validate_hash", "keep_zip")
-    }
+    if local is not None and not is_private:
+        root = local
+    elif isinstance(remote, Folder):
+        root = private_root(_version_of(remote.path, split))
+    else:
+        root = private_root(str(stream.remote))
+    own = {name: value for name, value in _checked_fetching(vars(stream)).items() if value is not None}
+    chosen: dict[str, Any] = {name: own.get(name, getattr(defaults, name)) for name in _FETCHING}
     options, credentials = "{}", None
     if not isinstance(remote, Folder):
         given = defaults.storage_options if stream.storage_options is None else stream.storage_options
@@ -157,6 +258,16 @@ def resolve(stream: Stream, number: int, defaults: StreamDefaults) -> StreamLoca
         credentials=credentials,
         **chosen,
     )
+
+
+def _version_of(source: str, split: str) -> str:
+    """The text of a source by whatever path, and of what is in it now: a source written anew is unpacked anew."""
+    folder = os.path.realpath(os.path.join(source, split))
+    try:
+        found = os.stat(os.path.join(folder, INDEX_NAME))
+    except OSError:  # raised when it is read
+        return folder
+    return f"{folder} {found.st_size} {found.st_mtime_ns}"
 
 
 def _is_source(remote: str, local: str, split: str) -> bool:
@@ -179,7 +290,7 @@ def split_options(remote: Location, storage_options: Mapping[str, Any]) -> tuple
     return json.dumps(checked_options(remote, rest)), credentials
 
 
-def _location_of(remote: str) -> Location:
+def _parsed(remote: str) -> Location:
     """Parse a stream's `remote`. In a folder, `~` is the home folder."""
     location = parse_remote(remote)
     return Folder(_absolute(remote)) if isinstance(location, Folder) else location

@@ -11,12 +11,14 @@ import itertools
 import logging
 import math
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streaming.errors import WorldError
+from streaming.arguments import whole
+from streaming.errors import OptionError, WorldError
 from streaming.fork_safety import is_loader_worker
 
 _log: Final = logging.getLogger("streaming")
@@ -28,6 +30,28 @@ _LAUNCHERS: Final = (
     ("PMI_SIZE", "World.from_mpi()"),
     ("SLURM_STEP_NUM_TASKS", "World.from_slurm()"),
 )
+_ALONE: Final = "no launcher and no process group found: alone"
+_EACH_A_NODE: Final = (
+    "Place ranks so that those of a machine are consecutive and equally many, or pass world=World(rank, num_ranks) in "
+    "every rank, which counts each as a node of its own"
+)
+_LAYOUT: Final = re.compile(r"(?P<tasks>\d+)(\(x(?P<nodes>\d+)\))?", re.ASCII)
+_SIZES: Final = ("SIZE", "NTASKS", "NPROCS", "NNODES", "RANKS")
+_HINTS: Final = (
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "PMIX_RANK",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_SIZE",
+    "PALS_RANKID",
+    "FLUX_JOB_SIZE",
+)
+"""Variables that launchers set, and which do not suffice to know the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +71,11 @@ class World:
     source: str = "given"
 
     def __post_init__(self) -> None:
+        for name in ("rank", "num_ranks", "ranks_per_node"):
+            try:
+                object.__setattr__(self, name, whole(name, getattr(self, name)))
+            except OptionError as error:
+                raise WorldError(f"{error} ({self.source})") from None
         if self.num_ranks < 1 or self.ranks_per_node < 1:
             raise WorldError(
                 f"a world has at least one rank and one rank per node, got num_ranks={self.num_ranks}, "
@@ -101,16 +130,18 @@ class World:
                         "neither torch.distributed is initialised nor RANK and WORLD_SIZE are set; "
                         f"initialise it first, set them, or pass world={remedy}"
                     )
-            world = cls(source="no launcher and no process group found: alone")
+            world = cls(source=_ALONE)
         if is_logged:
-            _log_once(world)
+            _log_once(world, environment)
         return world
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> World:
         """Read `RANK` and `WORLD_SIZE`, and `LOCAL_RANK` and `LOCAL_WORLD_SIZE` if they are set (torchrun's names).
 
-        Raises WorldError.
+        Ranks of a machine must be consecutive, and machines hold equally many: ranks that see another placement raise
+        WorldError. Not all placements show, unless `GROUP_WORLD_SIZE` says how many machines there are (torchrun sets
+        it). Where placement is another one, World(rank, num_ranks) counts each rank as a node.
         """
         environment = os.environ if environment is None else environment
         rank, num_ranks = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
@@ -122,7 +153,7 @@ class World:
                 raise WorldError(f"{present} is set but {missing} is not: set both, or neither")
         assert rank is not None
         assert num_ranks is not None
-        return cls(rank, num_ranks, _ranks_per_node(environment, rank, num_ranks), "RANK and WORLD_SIZE")
+        return cls(rank, num_ranks, _Place.of(environment, rank, num_ranks).ranks_per_node(), "RANK and WORLD_SIZE")
 
     @classmethod
     def from_mesh(cls, mesh: Any, dims: str | Sequence[str], environment: Mapping[str, str] | None = None) -> World:
@@ -130,7 +161,8 @@ class World:
 
         All processes with the same coordinates along `dims` (tensor or pipeline peers) get the same samples. A process
         that needs no data needs no dataset. `LOCAL_WORLD_SIZE` says which processes share a machine; where a machine's
-        data-parallel ranks are not consecutive, each counts as a node. Raises WorldError.
+        data-parallel ranks are not consecutive, each counts as a node. Raises WorldError, also where processes that
+        are not consecutive share a machine.
         """
         environment = os.environ if environment is None else environment
         names = (dims,) if isinstance(dims, str) else tuple(dims)
@@ -151,42 +183,46 @@ class World:
         if mine is None:
             raise WorldError(f"process {mesh.get_rank()} is not in the mesh: it needs no dataset")
         num_ranks = math.prod(sizes)
-        per_node = _consecutive(rank_of, num_ranks, _number(environment, "LOCAL_WORLD_SIZE"))
+        num_processes = max(_number(environment, "WORLD_SIZE") or 0, max(rank_of) + 1)
+        place = _Place.of(environment, int(mesh.get_rank()), num_processes)
+        per_node = place.ranks_per_node(lambda size: _consecutive(rank_of, num_ranks, size))
         return cls(mine, num_ranks, per_node, f"mesh dimensions {', '.join(names)}")
 
     @classmethod
     def from_slurm(cls, environment: Mapping[str, str] | None = None) -> World:
-        """Read the variables of `srun`: `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_STEP_TASKS_PER_NODE`.
+        """Read the variables of `srun`.
 
-        Raises WorldError.
+        They are `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` and `SLURM_STEP_TASKS_PER_NODE`; and, to know which tasks share
+        a machine, `SLURM_DISTRIBUTION`, `SLURM_GTIDS` and `SLURM_LOCALID`. Where machines hold unequally many tasks, or
+        tasks that are not consecutive (`--distribution=cyclic`), each rank counts as a node. Raises WorldError.
         """
         environment = os.environ if environment is None else environment
         rank = _needed(environment, "SLURM_PROCID", "srun")
         num_ranks = _number(environment, "SLURM_STEP_NUM_TASKS")
         num_ranks = _needed(environment, "SLURM_NTASKS", "srun") if num_ranks is None else num_ranks
-        # "4(x2)" is four on each of two nodes; "4,3" is uneven, where each rank counts as a node of its own.
-        layout = environment.get("SLURM_STEP_TASKS_PER_NODE", "").strip()
-        per_node = layout.partition("(")[0]
-        even = per_node.isascii() and per_node.isdigit() and "," not in layout
-        return cls(rank, num_ranks, int(per_node) if even else 1, "SLURM_PROCID")
+        return cls(rank, num_ranks, _slurm_tasks_per_node(environment, rank, num_ranks), "SLURM_PROCID")
 
     @classmethod
     def from_mpi(cls, environment: Mapping[str, str] | None = None) -> World:
-        """Read the variables that `mpirun` sets (Open MPI, else the PMI of MPICH and Intel MPI). Raises WorldError."""
+        """Read the variables that `mpirun` sets (Open MPI, else the PMI of MPICH and Intel MPI).
+
+        Ranks of a machine must be consecutive (as without `--map-by node`), and machines hold equally many: ranks that
+        see another placement raise WorldError, and not all placements show. World(rank, num_ranks) fits any.
+        """
         environment = os.environ if environment is None else environment
         if "OMPI_COMM_WORLD_RANK" in environment:
-            names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+            names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+            local = ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
         else:
-            names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
-        rank, num_ranks = (_needed(environment, name, "mpirun") for name in names[:2])
-        local = _number(environment, names[2])
-        even = local is not None and num_ranks % local == 0
-        return cls(rank, num_ranks, local if local is not None and even else 1, names[0])
+            names = ("PMI_RANK", "PMI_SIZE")
+            local = ("MPI_LOCALNRANKS", "MPI_LOCALRANKID")
+        rank, num_ranks = (_needed(environment, name, "mpirun") for name in names)
+        return cls(rank, num_ranks, _Place.of(environment, rank, num_ranks, *local).ranks_per_node(), names[0])
 
 
-def _consecutive(rank_of: Mapping[int, int], num_ranks: int, local_size: int | None) -> int:
+def _consecutive(rank_of: Mapping[int, int], num_ranks: int, local_size: int) -> int:
     """The number of data-parallel ranks per machine, if all machines hold equally many consecutive ones; else 1."""
-    if not local_size:
+    if local_size == 1:
         return 1
     machines: dict[int, set[int]] = {}
     for process, rank in rank_of.items():
@@ -218,24 +254,102 @@ def _from_group(group: tuple[int, int], environment: Mapping[str, str]) -> World
                 f"{name}={said} contradicts torch.distributed, which says {found}: "
                 f"unset {name}, or pass world=World(rank, num_ranks)"
             )
-    return World(rank, num_ranks, _ranks_per_node(environment, rank, num_ranks), "torch.distributed")
+    return World(rank, num_ranks, _Place.of(environment, rank, num_ranks).ranks_per_node(), "torch.distributed")
 
 
-def _ranks_per_node(environment: Mapping[str, str], rank: int, num_ranks: int) -> int:
-    """`LOCAL_WORLD_SIZE`; 1, so that each rank counts as a node, where it is not set or does not divide the world."""
-    local_size = _number(environment, "LOCAL_WORLD_SIZE")
-    local_rank = _number(environment, "LOCAL_RANK")
-    if local_size is None:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What one rank sees of where it runs, under the launcher's names.
+
+    Ranks that took different numbers for a machine would read some samples twice and others never. A rank sees only its
+    own machine, and the first one sees the same whether the others are placed consecutively or in turns. So a rank that
+    sees what others cannot see raises, unless it makes no difference.
+    """
+
+    rank: int
+    num_ranks: int
+    num_nodes: int | None
+    local_size: int | None
+    local_rank: int | None
+    names: tuple[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        environment: Mapping[str, str],
+        rank: int,
+        num_ranks: int,
+        size_name: str = "LOCAL_WORLD_SIZE",
+        rank_name: str = "LOCAL_RANK",
+    ) -> _Place:
+        """Read the variables of these names. Raises WorldError for impossible numbers."""
+        local_size, local_rank = _number(environment, size_name), _number(environment, rank_name)
+        if local_size is not None:
+            if local_size < 1 or local_size > num_ranks:
+                raise WorldError(f"{size_name}={local_size} is not between 1 and the world size {num_ranks}")
+            if local_rank is not None and not 0 <= local_rank < local_size:
+                raise WorldError(f"{rank_name}={local_rank} is not below {size_name}={local_size}")
+        num_nodes = _number(environment, "GROUP_WORLD_SIZE") if size_name == "LOCAL_WORLD_SIZE" else None  # torchrun's
+        return cls(rank, num_ranks, num_nodes or None, local_size, local_rank, (size_name, rank_name))
+
+    def ranks_per_node(self, counted: Callable[[int], int] = int) -> int:
+        """The number of ranks on a machine; 1, so that each rank counts as a node, where it is not said.
+
+        `counted`: how many ranks count, of machines of so many processes. Raises WorldError.
+        """
+        size, size_name = self.local_size, self.names[0]
+        if size is None:
+            return 1
+        if self.num_ranks % size or (self.num_nodes and size * self.num_nodes != self.num_ranks):
+            if any(counted(other) > 1 for other in self._sizes_elsewhere(size)):
+                raise WorldError(
+                    f"{size_name}={size} of {self.num_ranks} ranks: machines hold unequally many, which some ranks "
+                    f"cannot see. {_EACH_A_NODE}"
+                )
+            return 1
+        if self.local_rank is not None and self.local_rank != self.rank % size and counted(size) > 1:
+            raise WorldError(
+                f"rank {self.rank} has {self.names[1]}={self.local_rank} with {size_name}={size}: the ranks of this "
+                f"machine are not consecutive, which some ranks cannot see. {_EACH_A_NODE}"
+            )
+        return counted(size)
+
+    def _sizes_elsewhere(self, size: int) -> list[int]:
+        """Sizes of other machines whose ranks would not see that machines are uneven."""
+        rest = self.num_ranks - size
+        if self.num_nodes is None:
+            return [other for other in range(2, rest + 1) if self.num_ranks % other == 0]
+        mean, remainder = divmod(self.num_ranks, self.num_nodes)
+        is_hidden = not remainder and self.num_nodes > 2 and mean <= rest - (self.num_nodes - 2)
+        return [mean] if is_hidden else []
+
+
+def _slurm_tasks_per_node(environment: Mapping[str, str], rank: int, num_ranks: int) -> int:
+    """The number of tasks on a machine, if all machines hold equally many consecutive ones; else 1.
+
+    All tasks see the layout and, where it is not the default, the distribution. A machine sees its own tasks, which
+    are consecutive on all machines or on none, unless the user has placed each task (`arbitrary`).
+    """
+    # "4(x2)" is four on each of two nodes; "4,3" is uneven.
+    layout = _LAYOUT.fullmatch(environment.get("SLURM_STEP_TASKS_PER_NODE", "").strip())
+    distribution = environment.get("SLURM_DISTRIBUTION", "").strip().lower()
+    if layout is None or not (distribution == "" or re.match(r"block\b", distribution)):
         return 1
-    if local_size < 1 or local_size > num_ranks:
-        raise WorldError(f"LOCAL_WORLD_SIZE={local_size} is not between 1 and the world size {num_ranks}")
-    if local_rank is not None and not 0 <= local_rank < local_size:
-        raise WorldError(f"LOCAL_RANK={local_rank} is not below LOCAL_WORLD_SIZE={local_size}")
-    if num_ranks % local_size:
+    per_node, num_nodes = int(layout["tasks"]), int(layout["nodes"] or 1)
+    if per_node < 1 or per_node * num_nodes != num_ranks:
         return 1
-    if local_rank is not None and local_rank != rank % local_size:
-        return 1  # ranks of one machine are not consecutive: no group of them can be treated as a node
-    return local_size
+    first = rank - rank % per_node
+    tasks = environment.get("SLURM_GTIDS", "").strip()
+    if tasks:
+        return per_node if tasks == ",".join(map(str, range(first, first + per_node))) else 1
+    local = _number(environment, "SLURM_LOCALID")
+    if local is not None and local != rank % per_node:
+        raise WorldError(
+            f"SLURM_PROCID={rank} has SLURM_LOCALID={local} with SLURM_STEP_TASKS_PER_NODE={layout[0]}: the tasks of "
+            "this machine are not consecutive, and without SLURM_GTIDS and SLURM_DISTRIBUTION some tasks cannot see "
+            f"it. {_EACH_A_NODE}"
+        )
+    return per_node
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
@@ -255,16 +369,35 @@ def _needed(environment: Mapping[str, str], name: str, launcher: str) -> int:
     return number
 
 
-_said_once: set[int] = set()
-"""The processes that have logged their world: this one, and those from which it was forked."""
+_logged: dict[int, World] = {}
+"""The world that each process has logged: this one, and those from which it was forked."""
 
 
-def _log_once(world: World) -> None:
-    """Log once in a process where rank and world came from; warn if nothing was found."""
-    if os.getpid() in _said_once or is_loader_worker():
+def _log_once(world: World, environment: Mapping[str, str]) -> None:
+    """Log once in a process where rank and world came from. Warn where they may be wrong, and if they change."""
+    before = _logged.get(os.getpid())
+    if before == world or is_loader_worker():
         return
-    _said_once.add(os.getpid())
-    if world.source.startswith("no launcher"):
-        _log.warning("rank 0 of 1: %s. Every process that is started like this reads all the data.", world.source)
-    else:
+    _logged[os.getpid()] = world
+    if before is not None:
+        _log.warning(
+            "this process was rank %d of %d (%s) and is now rank %d of %d (%s): initialise torch.distributed before "
+            "the first iter(), or pass world=World(rank, num_ranks)",
+            *(before.rank, before.num_ranks, before.source, world.rank, world.num_ranks, world.source),
+        )
+    elif world.source != _ALONE:
         _log.info("%r", world)
+    elif hints := [f"{name}={environment[name]}" for name in _HINTS if _says_several(name, environment)]:
+        _log.warning(
+            "rank 0 of 1: %s, but %s may mean that several processes were started. Each of them would read all the "
+            "data: initialise torch.distributed first, or pass world=World(rank, num_ranks), or World() if this "
+            "process is meant to be alone",
+            _ALONE.removesuffix(": alone"),
+            ", ".join(hints),
+        )
+
+
+def _says_several(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether a variable of a launcher hints at several processes: a size above 1, or any number of a process."""
+    value = environment.get(name, "").strip()
+    return bool(value) and (value not in ("0", "1") if name.endswith(_SIZES) else True)

@@ -164,7 +164,7 @@ def test_pickle_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
         ({"partition_algo": "parrot"}, OptionError, "partition_algo"),
         ({"batch_size": 0}, OptionError, "batch_size"),
         ({"batch_size": 2.5}, OptionError, "batch_size"),
-        ({"predownload": 0}, OptionError, "predownload"),
+        ({"predownload": -1}, OptionError, "predownload"),
         ({"epoch_size": "12q"}, OptionError, "Unsupported value"),
         ({"epoch_size": 100, "samples_per_epoch": 200}, OptionError, "samples_per_epoch"),
         ({"epoch_size": -5}, OptionError, "epoch_size"),

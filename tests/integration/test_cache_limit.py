@@ -116,7 +116,7 @@ def test_a_limit_for_what_is_read_in_place_has_nothing_to_limit(data: Path) -> N
     """No fetcher, no warning, no refusal."""
     with StreamingDataset(local=str(data), cache_limit=1, shuffle=True, batch_size=BATCH) as dataset:
         assert len(list(dataset)) == N
-        assert dataset._store.client.n_sent == 0
+        assert dataset._streaming_internals.store.client.n_sent == 0
 
 
 # --- what is kept
@@ -163,7 +163,7 @@ def test_a_cache_of_the_working_set_fetches_each_shard_about_once(store: FaultPr
         time.sleep(0.001)
     assert found == the_order(data, **options)
     assert whole_gets(store).total() <= 1.05 * dataset.num_shards
-    assert dataset._store.client.status()["evicted"] >= 0.5 * dataset.num_shards
+    assert dataset._streaming_internals.store.client.status()["evicted"] >= 0.5 * dataset.num_shards
     dataset.close()
 
 
@@ -230,7 +230,7 @@ def test_random_access_keeps_to_the_limit(remote: str, data: Path, tmp_path: Pat
         numbers = [number * 7919 % N for number in range(N)]
         assert [checked_id(dataset[number]) for number in numbers[:200]] == numbers[:200]
         assert list(map(checked_id, dataset[numbers])) == numbers
-        assert not dataset._store.pool.open_shards
+        assert not dataset._streaming_internals.store.pool.open_shards
     assert watcher.most <= limit
 
 

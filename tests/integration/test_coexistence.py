@@ -374,11 +374,12 @@ def test_streams_with_one_cache_or_several_are_mixed_and_split_keeps_them_apart(
     }
 
 
-def test_unshuffled_streams_alternate_by_weight(tmp_path: Path) -> None:
+def test_unshuffled_streams_alternate_by_weight_when_stratified(tmp_path: Path) -> None:
     """The counts of two equal streams differ by at most one in every prefix."""
     write_numbered(str(tmp_path / "a"), 50)
     write_numbered(str(tmp_path / "b"), 50, first=1000)
-    dataset = StreamingDataset(streams=[Stream(local=str(tmp_path / name)) for name in "ab"])
+    streams = [Stream(local=str(tmp_path / name)) for name in "ab"]
+    dataset = StreamingDataset(streams=streams, batching_method="stratified")
     ids = list(map(checked_id, dataset))
     n_a = np.cumsum([number < 1000 for number in ids])
     assert np.abs(2 * n_a - np.arange(1, 101)).max() <= 1

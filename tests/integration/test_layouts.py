@@ -101,13 +101,13 @@ def test_one_shard_is_shared_by_eight_ranks_of_four_workers(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_stored_order_without_shuffle(tmp_path: Path, compression: str | None) -> None:
-    """The ranks' parts of each batch are contiguous and in stored order."""
+    """The ranks of a machine take turns, sample by sample, as under PyTorch's DistributedSampler."""
     source = tmp_path / "source"
     write_numbered(str(source), 100, compression=compression)
     job = Job(Layout(1, 2, 2), 10, str(source), str(tmp_path / "cache"), options={"shuffle": False})
     reports = run_ranks(job)
     for number in range(10):
         assert [report.epochs[0][number] for report in reports] == [
-            list(range(10 * number, 10 * number + 5)),
-            list(range(10 * number + 5, 10 * number + 10)),
+            list(range(10 * number, 10 * number + 10, 2)),
+            list(range(10 * number + 1, 10 * number + 10, 2)),
         ]

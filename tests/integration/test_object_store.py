@@ -125,4 +125,4 @@ def _count_fetched(job: Job, rank: int) -> Report:
     report = run_rank(job, rank)
     cache = os.path.join(job.cache, "node0")
     dataset = StreamingDataset(remote=job.remote, local=cache)
-    return Report(report.epochs, dataset._store.client.status())
+    return Report(report.epochs, dataset._streaming_internals.store.client.status())

@@ -177,13 +177,13 @@ def test_many_samples_come_together_and_cost_little_more_than_themselves(store: 
         first, sizes = dataset.sample_offset_per_shard.tolist(), dataset.samples_per_shard.tolist()
         wanted = [shard_first + rng.randrange(size) for shard_first, size in zip(first, sizes)]
         rng.shuffle(wanted)
-        sent = dataset._store.client.n_sent
+        sent = dataset._streaming_internals.store.client.n_sent
         samples = dataset[wanted]
         assert [sample["id"] for sample in samples] == wanted
         assert all(sample["blob"] == random.Random(sample["id"]).randbytes(n_bytes) for sample in samples)
         assert gets(store).total() <= 1 + 16 + 2 * n_shards  # the index, the shards announced at the start
-        assert dataset._store.client.n_sent - sent < 50
-        assert dataset._store.client.status()["total"]["bytes"] < 3 * n_bytes * n_shards
+        assert dataset._streaming_internals.store.client.n_sent - sent < 50
+        assert dataset._streaming_internals.store.client.status()["total"]["bytes"] < 3 * n_bytes * n_shards
 
 
 def test_damaged_cache_files_heal_and_sources_stay(data: Path, store: FaultProxy, tmp_path: Path) -> None:
@@ -240,13 +240,13 @@ def test_many_at_once_are_the_same_cold_and_warm_however_they_are_asked_for(
         numbers = list(range(600))
         for number, at in enumerate(asked):
             with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / f"cold{number}")) as cold:
-                sent = cold._store.client.n_sent
+                sent = cold._streaming_internals.store.client.n_sent
                 assert cold[at] == expected[number]
-                assert cold._store.client.n_sent - sent < 25
+                assert cold._streaming_internals.store.client.n_sent - sent < 25
             with Numbers(remote="s3://bkt/d", local=str(tmp_path / f"made{number}")) as made:
-                sent = made._store.client.n_sent
+                sent = made._streaming_internals.store.client.n_sent
                 assert made[at] == (np.array(numbers)[at].tolist() if not isinstance(at, tuple) else [17, 599])
-                assert made._store.client.n_sent - sent < 25
+                assert made._streaming_internals.store.client.n_sent - sent < 25
     with Numbers(remote="s3://bkt/d", local=str(tmp_path / "subset")) as made:
         part = Subset(made, list(range(599, 0, -13)))
         loader = DataLoader(part, batch_size=16, collate_fn=list)
@@ -260,3 +260,17 @@ def test_what_is_outside_is_an_error_also_among_many(data: Path, store: FaultPro
             dataset[[1, 2, 600]]
         with pytest.raises(OptionError, match="indexed by"):
             dataset[[1, "2"]]
+
+
+def test_a_record_that_no_answer_can_hold_comes_with_its_shard(
+    data: Path, store: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not asked for by range, alone or among smaller ones; the sample is right all the same."""
+    monkeypatch.setattr(FetchClient, "rules", RangeRules(record_bytes=1))
+    reader = store_of("s3://bkt/d", tmp_path / "cache")
+    first = int(reader.catalog.first_sample[3])
+    assert reader.sample(first + 1) == numbered(first + 1)
+    assert (tmp_path / "cache" / "shard.00003.mds").exists()
+    reader.close()
+    with StreamingDataset(remote="s3://bkt/d", local=str(tmp_path / "other")) as dataset:
+        assert dataset[[5, first, 2]] == [numbered(5), numbered(first), numbered(2)]

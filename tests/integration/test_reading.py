@@ -67,7 +67,7 @@ def test_a_cold_epoch_is_the_warm_one_and_each_shard_comes_once(
     cold = [number for batch in loader for number in batch]
     assert ranges(store)
     assert len(ranges(store)) <= 2 * (4 * BATCH + N // 100 + 1)
-    wait_until("every shard has come", dataset._store.is_complete)
+    wait_until("every shard has come", dataset._streaming_internals.store.is_complete)
     assert set(whole_gets(store).values()) == {1}
     n_gets = gets(store).total()
     dataset.set_epoch(0)
@@ -99,7 +99,7 @@ def test_a_subclass_that_makes_its_samples_reads_the_same_way(
     made = list(dataset)
     assert [checked_id(sample["sample"]) for sample in made] == the_order(data)
     assert len(ranges(store)) <= 2 * (4 * BATCH + N // 100 + 1)
-    total = dataset._store.client.status()["total"]
+    total = dataset._streaming_internals.store.client.status()["total"]
     assert not total.get("ranges_random")
     dataset.close()
 
@@ -108,9 +108,9 @@ def test_ranges_that_fail_are_no_errors_while_the_shard_can_come(
     remote: str, store: FaultProxy, data: Path, tmp_path: Path
 ) -> None:
     """What would only have come earlier comes later."""
-    store.set_rules(FaultRule(Fault(status=403), ranged=True))
+    store.set_rules(FaultRule(Fault(status=503), ranged=True, once_per_path=True))
     dataset = StreamingDataset(
-        remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH, download_retry=1
+        remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH, download_retry=2
     )
     assert list(map(checked_id, dataset)) == the_order(data)
     dataset.close()
@@ -152,10 +152,13 @@ def test_nothing_is_sent_before_reading_when_the_first_shards_are_on_disk(remote
     """A second dataset over a warm cache looks once whether the index is the store's, and reads."""
     cache = str(tmp_path / "cache")
     with StreamingDataset(remote=remote, local=cache) as dataset:
-        fetch_all(dataset._store.client, [dataset._store.files.request(shard) for shard in range(dataset.num_shards)])
+        fetch_all(
+            dataset._streaming_internals.store.client,
+            [dataset._streaming_internals.store.files.request(shard) for shard in range(dataset.num_shards)],
+        )
     with StreamingDataset(remote=remote, local=cache, shuffle=True, batch_size=BATCH) as dataset:
         assert len(list(dataset)) == N
-        assert dataset._store.client.n_sent == 1
+        assert dataset._streaming_internals.store.client.n_sent == 1
 
 
 # --- parts of passes
@@ -170,7 +173,7 @@ def test_shards_of_which_little_is_needed_are_not_fetched(store: FaultProxy, tmp
     options: dict[str, Any] = {"shuffle": True, "batch_size": BATCH, "epoch_size": 20}
     with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), **options) as dataset:
         cold = list(dataset)
-        total = dataset._store.client.status()["total"]
+        total = dataset._streaming_internals.store.client.status()["total"]
     assert all(sample["blob"] == content(str(sample["id"]), 20_000) for sample in cold)
     assert not list((tmp_path / "cache").glob("*.mds"))
     assert total["ranges_few"] <= 20 + dataset.num_shards
@@ -259,7 +262,7 @@ def test_compressed_shards_that_cannot_be_placed_are_an_error(
     if state == "read-only":
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with StreamingDataset(remote=remote, local=str(small_disk)) as dataset:
-        dataset._store.files.patience_s = 0.5
+        dataset._streaming_internals.store.files.patience_s = 0.5
         with pytest.raises(error, match=str(small_disk)):
             list(dataset)
 
@@ -288,7 +291,7 @@ def test_a_closed_dataset_asks_the_fetcher_for_nothing(remote: str, store: Fault
     checked_id(next(samples))
     dataset.close()
     by_number_only.close()
-    n_sent = dataset._store.client.n_sent, by_number_only._store.client.n_sent
+    n_sent = dataset._streaming_internals.store.client.n_sent, by_number_only._streaming_internals.store.client.n_sent
     for use in (
         lambda: list(samples),
         lambda: list(loader),
@@ -298,7 +301,10 @@ def test_a_closed_dataset_asks_the_fetcher_for_nothing(remote: str, store: Fault
     ):
         with pytest.raises(ClosedError):
             use()
-    assert (dataset._store.client.n_sent, by_number_only._store.client.n_sent) == n_sent
+    assert (
+        dataset._streaming_internals.store.client.n_sent,
+        by_number_only._streaming_internals.store.client.n_sent,
+    ) == n_sent
 
 
 def test_an_epoch_that_was_read_ends_also_after_close(data: Path) -> None:
@@ -359,7 +365,7 @@ def test_bytes_of_an_epoch_are_foretold_exactly(store: FaultProxy, tmp_path: Pat
     with StreamingDataset(remote=remote, local=str(tmp_path / "cache"), shuffle=True, batch_size=BATCH) as dataset:
         said = dataset.explain().node_download_bytes
         assert sorted(map(checked_id, dataset)) == list(range(400))
-        total = dataset._store.client.status()["total"]
+        total = dataset._streaming_internals.store.client.status()["total"]
     assert said == (total["bytes"] - (tmp_path / "source" / "index.json").stat().st_size,)
 
 

@@ -47,7 +47,7 @@ def test_figures_of_local_data_ask_nobody(tmp_path: Path) -> None:
         files = sorted(os.listdir(tmp_path))
         assert _read_all(StreamingDataLoader(dataset, batch_size=8, collate_fn=checked_ids)) == list(range(N))
         stats = dataset.stats()
-        assert dataset._store.client.n_sent == 0
+        assert dataset._streaming_internals.store.client.n_sent == 0
     assert stats.fetcher is None
     assert (stats.epoch, stats.since_start.samples, stats.of_epoch.samples) == (0, N, N)
     assert stats.since_start.shards_at_hand > 5

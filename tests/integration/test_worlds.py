@@ -97,6 +97,27 @@ def test_data_ranks_of_one_machine_count_as_a_node(
     assert world.ranks_per_node == per_node
 
 
+@pytest.mark.parametrize(
+    ("shape", "dims", "is_refused"),
+    [
+        ((4, 4), "dp", True),  # whole machines of data ranks, as far as the first process can see
+        ((2, 8), "tp", True),
+        ((2, 8), "dp", False),  # a machine holds one data rank at most, however processes are placed
+    ],
+)
+def test_processes_of_a_mesh_that_are_not_consecutive_on_a_machine_stop(
+    shape: tuple[int, int], dims: str, is_refused: bool
+) -> None:
+    """Where it makes a difference: the first process sees the same in both cases."""
+    names = ("dp", "tp")
+    mesh, environment = _Mesh(shape, names, 1), {"LOCAL_WORLD_SIZE": "8", "LOCAL_RANK": "0"}
+    if is_refused:
+        with pytest.raises(WorldError, match="not consecutive"):
+            World.from_mesh(mesh, dims, environment)
+    else:
+        assert World.from_mesh(mesh, dims, environment).ranks_per_node == 1
+
+
 def test_a_mesh_without_the_dimension_is_refused() -> None:
     """The error names it."""
     with pytest.raises(WorldError, match="dp"):

@@ -46,6 +46,7 @@ class Rows:
     """A run: the rows of a shard, in the order of the places that stand for them."""
 
     shard: int
+    stream: int
     pass_number: int
     rows: tuple[int, ...]
 
@@ -105,14 +106,14 @@ def dealt_runs(spec: OrderSpec, seed: int, shards: list[int], case: Case) -> lis
         for shard, size in enumerate(sizes, first):
             if shard not in shards or not size:
                 continue
-            runs += [Rows(shard, number, tuple(range(size))) for number in range(n_passes)]
+            runs += [Rows(shard, stream, number, tuple(range(size))) for number in range(n_passes)]
             n_rows = sampled[shard - first]
             if n_rows:
                 row_key = bits(bits(derive(spec.seed, sampling_epoch & _WORD, _SAMPLED_ROWS), shard), 0)
                 rows = subset(size, n_rows, spec.sampling_granularity, row_key)
-                runs.append(Rows(shard, n_passes, tuple(rows if spec.shuffle else sorted(rows))))
+                runs.append(Rows(shard, stream, n_passes, tuple(rows if spec.shuffle else sorted(rows))))
     if not spec.shuffle:
-        return sorted(runs, key=lambda run: run.pass_number)
+        return sorted(runs, key=lambda run: (run.stream, run.pass_number))
     if spec.shuffle_algo == "py2s":
         permute_key = derive(seed, case.epoch, _SHARD_ROWS)
         runs = [replace(run, rows=permuted_rows(run, permute_key)) for run in runs]
@@ -130,7 +131,7 @@ def runs_between(runs: list[Rows], start: int, stop: int) -> list[Rows]:
         rows = run.rows[max(0, start - offset) : max(0, stop - offset)]
         offset += len(run.rows)
         if rows:
-            cut.append(Rows(run.shard, run.pass_number, rows))
+            cut.append(replace(run, rows=rows))
     return cut
 
 
@@ -240,11 +241,11 @@ def cases(draw: st.DrawFn, n_streams: int) -> Case:
 
 
 @settings(max_examples=200, deadline=None)
-@given(case=cases(n_streams=1), spec=SPECS)
+@given(case=st.integers(1, 4).flatmap(cases), spec=SPECS)
 def test_the_order_is_the_one_that_is_defined(case: Case, spec: OrderSpec) -> None:
-    """One sort of each whole canonical node gives the same sequence as windows."""
+    """One sort of each whole canonical node gives the same sequence as windows, with one stream or several."""
     order = EpochOrder(spec, case.catalog(), case.epoch, np.array(case.draws))
-    shards = list(range(len(case.streams[0])))
+    shards = list(range(sum(map(len, case.streams))))
     canonical_nodes, block = order.n_canonical_nodes, order.shuffle_block_size
     assert order.take(0, order.n_samples).tolist() == order_of_shards(
         spec, spec.seed, canonical_nodes, block, shards, case

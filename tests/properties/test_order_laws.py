@@ -309,10 +309,72 @@ def test_one_call_for_many_batches_equals_a_call_for_each(case: OrderCase, world
         assert np.sort(np.concatenate(ranks)).tolist() == np.sort(plan.node_batch(k, node)).tolist()
 
 
+def stored_runs(order: EpochOrder, stream: int) -> list[int]:
+    """Return the lengths of a stream's passes in an epoch."""
+    n, n_drawn = int(order.catalog.samples_per_stream[stream]), int(order.draws[stream])
+    return [n] * (n_drawn // n) + [n_drawn % n] * (n_drawn % n > 0) if n else []
+
+
 @laws
-@given(case=order_cases())
+@given(case=order_cases(methods=("random",)))
+def test_unshuffled_streams_come_one_after_the_other(case: OrderCase) -> None:
+    """Without shuffle an epoch is stream 0, pass by pass, then stream 1, …; each pass is in stored order."""
+    order = replace(case, spec=replace(case.spec, shuffle=False, num_canonical_nodes=None)).order()
+    ids, at, first = order.take(0, order.n_samples), 0, 0
+    for stream, n in enumerate(order.catalog.samples_per_stream.tolist()):
+        for length in stored_runs(order, stream):
+            piece = ids[at : at + length]
+            assert (np.diff(piece) > 0).all()
+            assert ((first <= piece) & (piece < first + n)).all()
+            assert length < n or piece.tolist() == list(range(first, first + n))
+            at += length
+        first += n
+    assert at == order.n_samples
+
+
+@laws
+@given(sizes=st.lists(SHARD_SIZES.map(tuple), min_size=1, max_size=6), epoch=st.integers(0, 3))
+def test_an_unshuffled_position_is_the_number_of_its_sample(sizes: list[tuple[int, ...]], epoch: int) -> None:
+    """With every stream once, `list(dataset)[i]` is `dataset[i]` on one rank, in every epoch."""
+    order = OrderCase(OrderSpec(), tuple(sizes), tuple(map(sum, sizes)), epoch).order()
+    assert order.take(0, order.n_samples).tolist() == list(range(order.n_samples))
+
+
+@laws
+@given(case=order_cases(), world=worlds(), batch_size=st.integers(1, 9), start=st.integers(0, 40), remainder=REMAINDERS)
+def test_unshuffled_ranks_take_turns_inside_their_node(
+    case: OrderCase, world: Topology, batch_size: int, start: int, remainder: str
+) -> None:
+    """A node's slots of a batch, sorted by position, go to its groups in turns; each group has them in order."""
+    case = replace(case, spec=replace(case.spec, shuffle=False))
+    order = case.order(world, batch_size)
+    plan = EpochPlan(order, world, batch_size, whole_units(start, order), remainder)
+    slot = order.slot_samples
+    for k in range(min(plan.n_batches, 5)):
+        for node in range(world.n_nodes):
+            slots = np.sort(plan.node_batch(k, node)).reshape(-1, slot)
+            for turn, rank in enumerate(world.ranks_of(node)[:: world.replication]):
+                assert plan.batch_positions(k, rank).tolist() == slots[turn :: world.groups_per_node].ravel().tolist()
+
+
+@laws
+@given(case=order_cases(methods=("random", "stratified")), n_ranks=st.integers(1, 9), batch_size=st.integers(1, 7))
+def test_unshuffled_ranks_of_one_node_get_what_a_distributed_sampler_gives(
+    case: OrderCase, n_ranks: int, batch_size: int
+) -> None:
+    """Rank r of R gets positions r, r + R, r + 2R, …; so interleaving what ranks got restores the epoch."""
+    case = replace(case, spec=replace(case.spec, shuffle=False, num_canonical_nodes=None))
+    order = case.order()
+    plan = EpochPlan(order, Topology(n_ranks, n_ranks), batch_size)
+    for rank in range(n_ranks):
+        got, _ = plan.rank_batches(rank, np.arange(plan.n_batches))
+        assert got.tolist() == list(range(rank, plan.stop, n_ranks))
+
+
+@laws
+@given(case=order_cases(methods=("stratified", "per_stream", "device_per_stream")))
 def test_unshuffled_streams_keep_their_order_and_mix_evenly(case: OrderCase) -> None:
-    """Without shuffle each stream comes in stored order, and every prefix holds its share to within 2 samples."""
+    """Without shuffle each stream comes in stored order. If batched by stream, every prefix holds its share."""
     spec = replace(case.spec, shuffle=False, num_canonical_nodes=None)
     order = replace(case, spec=spec).order()
     ids = order.take(0, order.n_samples)
@@ -373,7 +435,7 @@ def test_batches_of_one_stream(case: OrderCase, world: Topology, batch_size: int
 
 def test_two_equal_streams_take_turns() -> None:
     """Without shuffle, in each prefix of a mix of two equal streams the counts differ by at most 1."""
-    order = OrderCase(OrderSpec(), ((5, 20), (25,)), (25, 25), 0).order()
+    order = OrderCase(OrderSpec(batching_method="stratified"), ((5, 20), (25,)), (25, 25), 0).order()
     from_second = order.take(0, 50) >= 25
     assert np.abs(np.cumsum(np.where(from_second, 1, -1))).max() <= 1
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         """`validate_hash` takes a name, None or False; `out` a path, a URL or a pair."""
         StreamingDataset(streams=[stream], validate_hash=False, world=World(0, 1))
         MDSWriter(out=("folder", "s3://bucket/prefix"), columns={"x": "int"})
-        StreamingDataset(streams=stream)  # type: ignore[arg-type]
+        StreamingDataset(streams=stream)
+        StreamingDataset(streams="s3://bucket/prefix")  # type: ignore[arg-type]
 
     def parts_are_named_or_found(folder: Path) -> None:
         """`merge_index` takes a list of paths, URLs or pairs and the root, or only the root."""

@@ -6,11 +6,14 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import streaming
 
+ROOT = Path(__file__).parents[2]
 HEAVY = (
     "torch",
     "obstore",
@@ -78,3 +81,12 @@ def test_no_dependency_has_an_upper_bound() -> None:
     requirements = importlib.metadata.requires("streaming-dataset") or []
     assert requirements
     assert not [text for text in requirements if re.search(r"<|==|~=", text.partition(";")[0])]
+
+
+def test_the_extra_all_brings_every_store() -> None:
+    """Every extra but those for developing and testing is in it."""
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    (brought,) = extras["all"]
+    named = brought.removeprefix("streaming-dataset[").removesuffix("]").split(",")
+    assert named == sorted(extras.keys() - {"all", "demo", "dev", "testing"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from streaming.errors import OptionError, SampleIndexError
 from streaming.indexing import Indexable, checked
+from streaming.order import Catalog
 
 
 class Numbers(Indexable):
@@ -18,10 +20,8 @@ class Numbers(Indexable):
 
     def __init__(self, n: int) -> None:
         self.n = n
-
-    @property
-    def size(self) -> int:
-        return self.n
+        catalog = Catalog(np.full(1, n), np.ones(1, np.int64))
+        self._streaming_internals: Any = SimpleNamespace(store=SimpleNamespace(catalog=catalog, any_by_parts=False))
 
     def get_item(self, sample_id: int) -> int:
         assert 0 <= sample_id < self.n

@@ -122,7 +122,7 @@ class Temporary:
                 done += os.write(self._file, whole[done:])
         self.n_bytes += done
 
-    def write_at(self, offset: int, data: bytes) -> None:
+    def write_at(self, offset: int, data: bytes | memoryview) -> None:
         """Write a piece at its offset. Pieces may come in any order, from several threads."""
         with self._translating_errors(), memoryview(data) as whole:
             done = 0

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from streaming.errors import IndexFormatError
+from streaming.errors import IndexFormatError, IndexSyntaxError
 
 
 class _File(msgspec.Struct):
@@ -49,7 +49,7 @@ def outline_of(text: bytes, *, where: str) -> IndexOutline:
     except msgspec.ValidationError as error:
         raise IndexFormatError(f"{where} is JSON, but no index ({error}){_begin(text)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise IndexFormatError(
+        raise IndexSyntaxError(
             f"{where} is not JSON ({error}); it may be cut or no index at all{_begin(text)}"
         ) from error
 

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from numpy.typing import NDArray
 
-from streaming.errors import FormatError, IndexFormatError, StreamingError
+from streaming.errors import FormatError, IndexFormatError, IndexSyntaxError, StreamingError
 from streaming.formats import compression
 from streaming.formats.fields import table
 from streaming.formats.index_hashes import BadHashesError, hash_columns
@@ -124,7 +124,7 @@ def read_index(text: bytes, *, where: str) -> ShardIndex:
     except msgspec.ValidationError as error:
         raise _refusal(where, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise IndexFormatError(f"{where} is not JSON ({error}); it may be cut or no index at all") from error
+        raise IndexSyntaxError(f"{where} is not JSON ({error}); it may be cut or no index at all") from error
     kinds, schemas, which = _read_kinds(where, shards)
     is_split = np.array([schema.format != "mds" for schema in schemas], np.bool_)[which]  # data and offsets apart
     is_zip = np.array([bool(kind.compression) for kind in kinds], np.bool_)[which]

@@ -9,7 +9,7 @@ computes which positions a rank gets, and `WorkerReader` reads them for one work
 from __future__ import annotations
 
 from streaming.order.catalog import Catalog
-from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state
+from streaming.order.checkpoint import Cursor, fingerprint, load_state, save_state, spec_of_state
 from streaming.order.epoch import EpochOrder, OrderReader, rows_drawn
 from streaming.order.explanation import Explanation, explain, node_warning
 from streaming.order.nodes.plan import EpochPlan, Schedule, WorkerReader
@@ -41,5 +41,6 @@ __all__ = [
     "rows_drawn",
     "save_state",
     "sparsely_read",
+    "spec_of_state",
     "working_set",
 ]

@@ -13,11 +13,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming.errors import StateError
+from streaming.errors import OptionError, StateError
 from streaming.order.epoch import EpochOrder
+from streaming.order.spec import OrderSpec
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
+"""Which orders a state can belong to: a new version wherever an order changes. In version 1, streams that were neither
+shuffled nor batched by stream took turns. All other orders are the same."""
 _ACCEPT: Final = "accept_other_order=True"
+_LONGEST_COMPOSITION: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,11 @@ class Cursor:
         return self
 
 
-def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int) -> dict[str, Any]:
-    """Return the state of training at `cursor`: JSON, under 1 KiB, equal on all ranks. `order`: of any epoch."""
+def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int | None) -> dict[str, Any]:
+    """Return the state of training at `cursor`: JSON, under 1 KiB, equal on all ranks. `order`: of any epoch.
+
+    `initial_physical_nodes`: None if nobody knows how many machines there are.
+    """
     return {
         "epoch": cursor.epoch,
         "sample_in_epoch": cursor.consumed,
@@ -64,6 +71,33 @@ def save_state(order: EpochOrder, cursor: Cursor, *, initial_physical_nodes: int
         "version": STATE_VERSION,
         "fingerprint": fingerprint(order),
     }
+
+
+def spec_of_state(state: object, order: EpochOrder, spec: OrderSpec) -> OrderSpec:
+    """Return `spec` with what it leaves open taken from a saved state: canonical nodes, block size and seed.
+
+    The seed is open while it is the default. `order` is one of `spec`, of any epoch; where it is as saved already,
+    `spec` comes back as it is. Whatever cannot be taken is left to `load_state`, which names it.
+    """
+    if not isinstance(state, Mapping):
+        return spec
+    saved_marks = state.get("fingerprint")
+    marks: Mapping[Any, Any] = saved_marks if isinstance(saved_marks, Mapping) else {}
+    taken: dict[str, Any] = {}
+    if spec.seed == OrderSpec().seed:
+        taken["seed"] = state.get("shuffle_seed")
+    if "version" in state:  # the predecessor's canonical nodes say nothing about this library's order
+        if spec.num_canonical_nodes is None:
+            taken["num_canonical_nodes"] = state.get("num_canonical_nodes")
+        if spec.shuffle_block_size is None:
+            taken["shuffle_block_size"] = marks.get("shuffle_block_size")
+        is_default = taken.get("num_canonical_nodes", order.n_canonical_nodes) == order.n_canonical_nodes
+        if is_default and taken.get("shuffle_block_size") in (None, order.shuffle_block_size):
+            taken = {"seed": taken.get("seed")}  # nothing but the seed can differ
+    try:
+        return replace(spec, **{name: value for name, value in taken.items() if value is not None})
+    except OptionError:
+        return spec
 
 
 def load_state(state: object, order: EpochOrder, *, accept_other_order: bool = False) -> Cursor:
@@ -86,17 +120,24 @@ def load_state(state: object, order: EpochOrder, *, accept_other_order: bool = F
     present: dict[str, object] = {"shuffle_seed": order.spec.seed}
     if "version" in state:
         version = _whole(state, "version")
-        if version != STATE_VERSION:
+        if not 1 <= version <= STATE_VERSION:
             raise StateError(
-                f"the state has version {version}, this library reads version {STATE_VERSION}; "
+                f"the state has version {version}, this library reads versions 1 to {STATE_VERSION}; "
                 "load it with the library version that saved it"
+            )
+        if not accept_other_order and version == 1 and _streams_took_turns(order) and _is_amid(cursor, order):
+            raise StateError(
+                f"the state has version 1 and is from the middle of epoch {cursor.epoch} (sample_in_epoch="
+                f"{cursor.consumed} of {order.n_samples}); without shuffle streams took turns then, and now come one "
+                f"after the other. Load a state saved between epochs, or pass {_ACCEPT} to go on from that count in "
+                "the new order; batching_method='stratified' still takes turns"
             )
         if not isinstance(state.get("fingerprint"), Mapping):
             raise StateError("the state has no fingerprint; it is damaged or not from state_dict()")
-        saved |= state["fingerprint"]
+        saved |= {"batch_composition": "proportional", **state["fingerprint"]}  # the only one of version 1
         present["num_canonical_nodes"] = order.n_canonical_nodes
         present |= fingerprint(order)
-    elif not accept_other_order and 0 < cursor.consumed < order.n_samples:
+    elif not accept_other_order and _is_amid(cursor, order):
         raise StateError(
             f"the state is from mosaicml-streaming, in the middle of epoch {cursor.epoch} (sample_in_epoch="
             f"{cursor.consumed} of {order.n_samples}), and this library orders samples in another way; load a state "
@@ -114,7 +155,7 @@ def fingerprint(order: EpochOrder) -> dict[str, int | str | None]:
     as the unit by which streams take turns, which is part of the order.
     """
     spec = order.spec
-    unit = {} if order.unit is None else {"unit": order.unit}
+    unit = {} if order.unit is None or order.composition is not None else {"unit": order.unit}
     return {
         "samples": order.n_samples,
         "streams": order.catalog.n_streams,
@@ -125,10 +166,30 @@ def fingerprint(order: EpochOrder) -> dict[str, int | str | None]:
         "shuffle_algo": order.effective_algorithm,
         "shuffle_block_size": order.shuffle_block_size if order.uses_block else None,
         "batching_method": spec.batching_method,
+        "batch_composition": _composition(order),
         "sampling_method": spec.sampling_method,
         "sampling_granularity": spec.sampling_granularity,
         **unit,
     }
+
+
+def _composition(order: EpochOrder) -> str:
+    """Return how batches are composed: a name, and the samples of each stream, or of many streams a digest of them."""
+    if order.composition is None:
+        return order.spec.batch_composition
+    shown = ":".join(map(str, order.composition))
+    return f"exact {shown if len(shown) <= _LONGEST_COMPOSITION else _digest(np.array(order.composition, np.int64))}"
+
+
+def _streams_took_turns(order: EpochOrder) -> bool:
+    """Whether samples of several streams took turns in version 1 and no longer do."""
+    spec = order.spec
+    return not spec.shuffle and spec.batching_method == "random" and bool(np.count_nonzero(order.draws) > 1)
+
+
+def _is_amid(cursor: Cursor, order: EpochOrder) -> bool:
+    """Whether a cursor stands within an epoch, so that it means something in one order only."""
+    return 0 < cursor.consumed < order.n_samples
 
 
 def _check_equal(saved: Mapping[str, object], present: Mapping[str, object]) -> None:

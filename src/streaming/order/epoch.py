@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError, SampleIndexError
+from streaming.order.batching.exact_merge import ExactMerge
 from streaming.order.batching.layout import EpochSettings
-from streaming.order.batching.table import BATCHINGS
+from streaming.order.batching.table import batching_of
 from streaming.order.batching.unit_merge import UnitMerge
 from streaming.order.bits import Purpose, derive_key
 from streaming.order.catalog import Catalog
@@ -27,9 +30,9 @@ class EpochOrder:
     """Which sample comes at which position of epoch `epoch`.
 
     `draws`: samples that each stream gives to the epoch, int64 (stream,); if None, every stream comes once. `unit`:
-    samples of a unit, for batching methods in which streams take turns by units (the global batch under `per_stream`,
-    the batch size under `device_per_stream`); other methods ignore it. Construction costs O(shards). No array of the
-    epoch's length is ever built. Shareable between threads.
+    samples of a unit, for batching methods that lay out whole batches (the global batch under `per_stream`, the batch
+    size under `device_per_stream` and with an exact composition); other methods ignore it. Construction costs
+    O(shards). No array of the epoch's length is ever built. Shareable between threads.
     """
 
     def __init__(
@@ -50,9 +53,9 @@ class EpochOrder:
         self.drawn = drawn = draw(catalog, self.draws, sampling)
         """How much of each shard the epoch reads."""
         self.n_canonical_nodes, self.shuffle_block_size = self._resolved(drawn)
-        batching = BATCHINGS[spec.batching_method]
-        self.unit = _checked_unit(spec.batching_method, unit) if batching.takes_units else None
-        """Samples of a unit; None for batching methods without units."""
+        batching = batching_of(spec.batching_method, spec.batch_composition)
+        self.unit = _checked_unit(spec, unit, spans_ranks=batching.unit_spans_ranks) if batching.takes_units else None
+        """Samples of a unit, at whose multiples reading can go on; None for batching methods without units."""
         self.deals_units = batching.unit_goes_to_one_rank
         """Whether all samples of a unit go to the same rank."""
         self.slot_samples = self.unit if self.unit is not None and self.deals_units else 1
@@ -70,9 +73,10 @@ class EpochOrder:
             )
         )
         self.merge = layout.merge
-        self.mixed = layout.mixed
-        """Whether the sub-orders belong to one shuffle, so that slots are not dealt by sub-order."""
+        if isinstance(layout.merge, ExactMerge):
+            self.unit = layout.merge.unit
         algorithm = spec.shuffle_algo if spec.shuffle else None
+        all_read: Sequence[int | None] = [None] * len(layout.sub_orders)
         self.sub_orders = tuple(
             SubOrder(
                 catalog,
@@ -81,8 +85,9 @@ class EpochOrder:
                 plan.shards,
                 plan.n_canonical_nodes,
                 Mixing(plan.seed, epoch, algorithm, plan.block),
+                n_read,
             )
-            for plan in layout.sub_orders
+            for plan, n_read in zip(layout.sub_orders, layout.n_read or all_read)
         )
         n_drawn: int = sum(self.draws.tolist())
         self.n_samples: int = n_drawn if self.merge is None else self.merge.n_positions
@@ -93,10 +98,18 @@ class EpochOrder:
     @property
     def left_out(self) -> NDArray[np.int64]:
         """Samples of each stream that fill no unit, which this epoch leaves out: int64 (stream,)."""
+        if isinstance(self.merge, ExactMerge):
+            unread: NDArray[np.int64] = self.draws - np.array(self.merge.n_read, np.int64)
+            return unread
         if not isinstance(self.merge, UnitMerge):
             return np.zeros(len(self.draws), np.int64)
         left: NDArray[np.int64] = self.draws - np.array(self.merge.n_units, np.int64) * self.merge.unit
         return left
+
+    @property
+    def composition(self) -> list[int] | None:
+        """Samples of each stream in every batch, in lowest terms; None unless batches are composed exactly."""
+        return self.merge.composition if isinstance(self.merge, ExactMerge) else None
 
     @property
     def effective_algorithm(self) -> str | None:
@@ -163,7 +176,7 @@ class EpochOrder:
         uses = sub_order.uses(canonical_nodes)
         # From ranks to positions of the epoch. Only their order counts, so floats will do: they are exact to 2**53, and
         # equal inputs give equal results everywhere.
-        scale = sub_order.n_canonical_nodes * (self.n_samples / max(1, sub_order.n_samples))
+        scale = sub_order.n_canonical_nodes * (self.n_samples / max(1, sub_order.n_read))
         first = (uses.first * scale).astype(np.int64)
         ascending = np.argsort(first, kind="stable")
         return uses.pick(ascending), first[ascending]
@@ -217,10 +230,10 @@ def rows_drawn(order: EpochOrder) -> NDArray[np.int64]:
     return order.drawn.rows(order.catalog)
 
 
-def _checked_unit(method: str, unit: object) -> int:
-    what = "the global batch" if method == "per_stream" else "the batch size"
+def _checked_unit(spec: OrderSpec, unit: object, *, spans_ranks: bool) -> int:
+    what = "the global batch" if spans_ranks else "the batch size"
     if unit is None:
-        raise OptionError(f"batching_method={method!r} needs `unit`, the samples of a unit: {what}")
+        raise OptionError(f"{spec.batches} needs `unit`, the samples of a unit: {what}")
     if isinstance(unit, bool) or not isinstance(unit, int | np.integer) or not 1 <= unit < 1 << 42:
         raise OptionError(f"unit, {what}, must be a whole number, 1 or more and below 2**42, got {unit!r}")
     return int(unit)

@@ -35,7 +35,10 @@ class StreamShare:
     n_drawn: int
     """Samples that an epoch takes from it."""
     n_left_out: int
-    """Those of them that the epoch leaves out, since they fill no unit; where streams take turns by units."""
+    """Those of them that the epoch leaves out: where streams take turns by units, those that fill none; where batches
+    are composed exactly, those for which other streams give too few."""
+    n_in_batch: int | None = None
+    """Samples of the stream in each batch of a rank, where batches are composed exactly; else None."""
 
     @property
     def repeats(self) -> float:
@@ -128,7 +131,15 @@ def explain(
     at_hand = working_set(plan, reads)
     return Explanation(
         n_samples=order.n_samples,
-        streams=tuple(map(StreamShare, stored.tolist(), order.draws.tolist(), order.left_out.tolist())),
+        streams=tuple(
+            map(
+                StreamShare,
+                stored.tolist(),
+                order.draws.tolist(),
+                order.left_out.tolist(),
+                _in_batch(order, batch_size),
+            )
+        ),
         n_nodes=topology.n_nodes,
         n_ranks=topology.n_ranks,
         batch_size=batch_size,
@@ -160,6 +171,13 @@ def node_warning(plan: EpochPlan) -> str | None:
         return None
     needs = NodeReads(plan).needs(np.ones(order.catalog.n_shards))
     return _warning(order, n_nodes, _per_shard(order, tuple(n for n, _ in needs)))
+
+
+def _in_batch(order: EpochOrder, batch_size: int) -> list[int] | list[None]:
+    """Return the samples of each stream in a batch of a rank, if batches are composed exactly."""
+    if order.composition is None or order.unit is None:
+        return [None] * len(order.draws)
+    return [share * batch_size // order.unit for share in order.composition]
 
 
 def _per_shard(order: EpochOrder, node_downloads: tuple[float, ...]) -> float:
@@ -199,14 +217,17 @@ def _lines(it: Explanation) -> Iterator[str]:
     if it.n_padding:
         yield f"padding: {_count(it.n_padding, 'sample')} repeated, so that all ranks get equally many"
     if it.n_dropped:
-        yield f"dropped: {_count(it.n_dropped, 'sample')}, so that all ranks get equally many"
+        exact = any(stream.n_in_batch is not None for stream in it.streams)
+        why = "which fill no whole batch" if exact else "so that all ranks get equally many"
+        yield f"dropped: {_count(it.n_dropped, 'sample')}, {why}"
     for number, stream in enumerate(it.streams):
         n_given = stream.n_drawn - stream.n_left_out
         share = 100 * n_given / max(1, it.n_samples)
         yield (
             f"stream {number}: {n_given:,} of its {stream.n_stored:,} samples an epoch, "
             f"{'each once' if stream.repeats == 1 else f'each {stream.repeats:.3g} times'}; {share:.3g} % of the epoch"
-            + (f"; {stream.n_left_out:,} more fill no unit and are left out" if stream.n_left_out else "")
+            + ("" if stream.n_in_batch is None else f"; {stream.n_in_batch:,} in each batch of a rank")
+            + (f"; {stream.n_left_out:,} more are left out, {_reason(stream)}" if stream.n_left_out else "")
         )
     yield f"order: {it.algorithm or 'as stored'}, {_count(it.n_canonical_nodes, 'canonical node')}" + (
         ""
@@ -233,6 +254,10 @@ def _lines(it: Explanation) -> Iterator[str]:
         )
     if it.warning:
         yield f"warning: {it.warning}"
+
+
+def _reason(stream: StreamShare) -> str:
+    return "as they fill no unit" if stream.n_in_batch is None else "as other streams give too few beside them"
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:

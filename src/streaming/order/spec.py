@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from streaming.errors import OptionError
-from streaming.order.batching.table import BATCHINGS
+from streaming.order.batching.table import BATCHINGS, COMPOSITIONS
 from streaming.order.shuffle.table import SHUFFLES
 from streaming.order.sub_orders.sampling import SAMPLINGS
 
@@ -31,6 +31,7 @@ class OrderSpec:
     batching_method: str = "random"
     sampling_method: str = "balanced"
     sampling_granularity: int = 1
+    batch_composition: str = "proportional"
 
     def __post_init__(self) -> None:
         if not isinstance(self.shuffle, bool | np.bool_):
@@ -45,6 +46,18 @@ class OrderSpec:
         _check_name("shuffle_algo", self.shuffle_algo, tuple(SHUFFLES))
         _check_name("batching_method", self.batching_method, tuple(BATCHINGS))
         _check_name("sampling_method", self.sampling_method, SAMPLINGS)
+        _check_name("batch_composition", self.batch_composition, COMPOSITIONS)
+        if self.batch_composition == "exact" and self.batching_method != "stratified":
+            raise OptionError(
+                "batch_composition='exact' needs batching_method='stratified', in which every batch holds samples of "
+                f"every stream; got batching_method={self.batching_method!r}"
+            )
+
+    @property
+    def batches(self) -> str:
+        """What decides how batches are laid out, as the user set it."""
+        exact = self.batch_composition == "exact"
+        return "batch_composition='exact'" if exact else f"batching_method={self.batching_method!r}"
 
     def _keep_whole(self, field: str, setting: str | None = None, *, at_least: int, below: int) -> None:
         """Check a whole number and store it as a plain int, so that specs compare and serialise alike."""
@@ -59,4 +72,6 @@ class OrderSpec:
 
 def _check_name(setting: str, name: str, known: tuple[str, ...]) -> None:
     if name not in known:
-        raise OptionError(f"{setting} must be one of {', '.join(map(repr, known))}; got {name!r}")
+        raise OptionError(
+            f"Invalid {setting.replace('_', ' ')}: {name!r}; {setting} must be one of {', '.join(map(repr, known))}"
+        )

@@ -106,7 +106,9 @@ def resolve_draws(
     if not any(draws) and (absolute or total):
         raise OptionError("no stream gives any sample to an epoch: all weights come to 0")
     if sum(draws) >= MOST_DRAWS:
-        raise OptionError(f"an epoch would have {sum(draws)} samples, the limit is 2**62; lower the weights")
+        raise OptionError(
+            f"an epoch would have {sum(draws)} samples, the limit is 2**62; lower epoch_size or the weights"
+        )
     return np.array(draws, np.int64)
 
 

@@ -15,8 +15,10 @@ from streaming.errors import (
     ObjectForbiddenError,
     ObjectMissingError,
     StorageError,
+    StoreUnreachableError,
     TransferDamagedError,
 )
+from streaming.file_reads import read_at
 from streaming.placement import is_temporary, placed_file
 from streaming.regular_file import NotRegularError, open_regular
 from streaming.storage.store import Content, ObjectFacts, Part
@@ -24,6 +26,25 @@ from streaming.storage.translation import translating_errors
 from streaming.storage.uploads import open_upload
 
 _CHUNK_BYTES: Final = 1 << 20
+_TRANSIENT: Final = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENOTCONN,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+"""What network file systems answer while their server is away or is failing over."""
 
 
 class FolderStore:
@@ -52,7 +73,7 @@ class FolderStore:
             file = open_regular(self._path(name))
             try:
                 facts = _facts(name, os.fstat(file))
-                data = os.pread(file, end - begin, begin)
+                data = read_at(file, end - begin, begin)
             finally:
                 os.close(file)
         if version is not None and version != facts.version:
@@ -138,7 +159,9 @@ def _translating_errors(path: str) -> contextlib.AbstractContextManager[None]:
 def _translated(path: str, error: Exception) -> StorageError | None:
     """Say what an error of the system means for a file or folder."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return ObjectMissingError(f"{path} does not exist; check the path, and that its file system is mounted")
+        return ObjectMissingError(
+            f"{path} does not exist (No such file or directory); check the path, and that its file system is mounted"
+        )
     if isinstance(error, NotRegularError):
         return ObjectMissingError(f"{path} is not a regular file")
     if isinstance(error, PermissionError):
@@ -146,6 +169,9 @@ def _translated(path: str, error: Exception) -> StorageError | None:
     if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return NoRoomError(f"{path}: no room left on its file system; make room or take another folder")
+        if error.errno in _TRANSIENT:
+            words = error.strerror or error
+            return StoreUnreachableError(f"{path}: {words}; is its file system mounted and reachable?")
         return StorageError(f"{path}: {error.strerror or error}")
     return None
 

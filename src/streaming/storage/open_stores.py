@@ -43,17 +43,19 @@ class Stores:
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """`environment` None takes a copy of this process's."""
-        self._environment = dict(os.environ if environment is None else environment)
+        given = os.environ if environment is None else environment
+        # Keys that come from files often have a line break at their end, which no header can hold.
+        self.environment = {name: value.strip() for name, value in given.items()}
         self._lock = threading.Lock()
         self._stores: OrderedDict[tuple[Location, float, bool, bytes], Store] = OrderedDict()
 
     def open(self, remote: Location, timeout_s: float, options: Mapping[str, Any] | None = None) -> Store:
         """Return the store at `remote`; its requests fail when nothing has come for a share of `timeout_s`."""
-        return self._open(remote, StoreSettings(options or {}, self._environment, timeout_s))
+        return self._open(remote, StoreSettings(options or {}, self.environment, timeout_s))
 
     def open_for_uploads(self, remote: Location, options: Mapping[str, Any] | None = None) -> Store:
         """Return the store at `remote` for `put`."""
-        return self._open(remote, StoreSettings(options or {}, self._environment, _UPLOAD_S, for_uploads=True))
+        return self._open(remote, StoreSettings(options or {}, self.environment, _UPLOAD_S, for_uploads=True))
 
     def _open(self, remote: Location, settings: StoreSettings) -> Store:
         key = (remote, settings.timeout_s, settings.for_uploads, _digest(settings.options))

@@ -101,6 +101,16 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "virtual_hosted_style": ("aws_virtual_hosted_style_request", "virtual_hosted_style_request"),
 }
 _NAME_OF: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
+SECRET_OPTIONS: Final = frozenset(
+    each
+    for name, kind in VOCABULARY.items()
+    if kind in (OptionKind.SECRET, OptionKind.HEADERS)
+    for each in (name, *_ALIASES.get(name, ()))
+)
+"""The names of options that no message may repeat, in lower case."""
+_SENT: Final = frozenset(
+    {"access_key_id", "account_key", "query", "sas_token", "secret_access_key", "session_token", "token"}
+)
 _FLAGS: Final = {"true": True, "1": True, "yes": True, "requester": True, "false": False, "0": False, "no": False}
 
 
@@ -119,7 +129,7 @@ def read_options(options: Mapping[str, Any], takes: frozenset[str], *, scheme: s
             )
         if value is None:
             continue
-        value = _checked(given, VOCABULARY[name], value)
+        value = _sendable(given, name, _checked(given, VOCABULARY[name], value))
         if name in read and read[name] != value:
             raise OptionError(f"storage_options: {name!r} is given twice with two values, once as {given!r}")
         read[name] = value
@@ -164,6 +174,20 @@ def _check_is_mapping(options: object) -> None:
 def _name(given: str) -> str:
     name = given.lower()
     return _NAME_OF.get(name, name)
+
+
+def _sendable(given: str, name: str, value: Any) -> Any:
+    """Return a value as a header can hold it: without spaces and line breaks at its ends. Raises OptionError."""
+    if name == "headers":
+        return {header: _sendable(given, "token", text) for header, text in value.items()}
+    if name not in _SENT:
+        return value
+    value = value.strip()
+    if not value.isprintable() or not all(ord(character) < 256 for character in value):
+        raise OptionError(
+            f"storage_options: {given!r} holds characters that no request can, such as line breaks; copy it anew"
+        )
+    return value
 
 
 def _checked(given: str, kind: OptionKind, value: Any) -> Any:

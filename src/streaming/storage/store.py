@@ -36,7 +36,7 @@ class Part:
     """A range of an object's bytes, complete, and the object's facts."""
 
     facts: ObjectFacts
-    data: bytes
+    data: bytes | memoryview
 
 
 class Store(Protocol):

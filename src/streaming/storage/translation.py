@@ -26,3 +26,11 @@ def translating_errors(
         if translated is None:
             raise
         raise translated from (error if shows_cause else None)
+    except BaseException as error:
+        # A native client that panics raises what no `except Exception` catches, which would end the fetcher's thread.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise StorageError(
+            f"the store's client gave up on a request that it cannot make ({str(error)[:200]}); check names and "
+            "credentials for characters that no header can hold"
+        ) from None

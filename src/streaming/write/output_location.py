@@ -18,7 +18,7 @@ Out: TypeAlias = str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os
 class OutputLocation:
     """`local`: the folder in which files are made, None for a temporary one. `remote`: where they go, None: nowhere.
 
-    At least one of the two is given.
+    At least one of the two is given. Both are absolute.
     """
 
     local: str | None
@@ -28,6 +28,7 @@ class OutputLocation:
 def parse_out(out: Out) -> OutputLocation:
     """Parse `out`: a folder, a URL, or a pair (folder, URL or folder). `~` is the home folder everywhere.
 
+    A relative folder means the one below the present working directory, wherever the process goes later.
     Raises OptionError.
     """
     if isinstance(out, tuple | list):
@@ -36,15 +37,15 @@ def parse_out(out: Out) -> OutputLocation:
         local, remote = _text(out[0]), _text(out[1])
         if looks_like_url(local):
             raise OptionError(f"the first of the pair out=(local, remote) must be a folder, got {local!r}")
-        local = os.path.expanduser(local)
+        local = _absolute(local)
         if looks_like_url(remote):
             return OutputLocation(local, _store(remote))
-        folder = os.path.expanduser(remote)
-        return OutputLocation(local, None if is_same_folder(local, folder) else Folder(os.path.abspath(folder)))
+        folder = _absolute(remote)
+        return OutputLocation(local, None if is_same_folder(local, folder) else Folder(folder))
     place = _text(out)
     if looks_like_url(place):
         return OutputLocation(None, _store(place))
-    return OutputLocation(os.path.expanduser(place), None)
+    return OutputLocation(_absolute(place), None)
 
 
 def make_folder(local: str, *, exist_ok: bool) -> None:
@@ -73,6 +74,10 @@ def _empty(folder: str) -> None:
                 shutil.rmtree(entry.path)  # does not follow links either
             else:
                 os.unlink(entry.path)
+
+
+def _absolute(folder: str) -> str:
+    return os.path.abspath(os.path.expanduser(folder))
 
 
 def _store(url: str) -> Location:

@@ -80,8 +80,10 @@ class ShardPipeline:
             self.raise_error()
 
     def abort(self) -> None:
-        """Wait for the shards that have been started, drop the others, and write no index."""
+        """End the uploads and wait for the shards that have been started, drop the others, and write no index."""
         self._error = self._error or WriteError("the writer was left by an exception")
+        if self._uploader is not None:
+            self._uploader.close()  # else an upload that is tried again would be waited for, for minutes
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _process(self, shard: FinishedShard) -> dict[str, Any]:
@@ -91,6 +93,8 @@ class ShardPipeline:
         except BaseException as error:
             if self._error is None:
                 self._error = error
+                if self._uploader is not None:
+                    self._uploader.close()  # the dataset is lost: other uploads need not be tried again
             raise
         finally:
             self._room.release()

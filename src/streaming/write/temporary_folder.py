@@ -27,7 +27,7 @@ class TemporaryFolder:
             pass
 
     def _create(self) -> bool:
-        self.path = tempfile.mkdtemp(prefix=_PREFIX)
+        self.path = os.path.abspath(tempfile.mkdtemp(prefix=_PREFIX))  # relative before Python 3.12, if TMPDIR is
         try:
             self._fd = _open(self.path)
         except FileNotFoundError:

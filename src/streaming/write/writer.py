@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
-from streaming.errors import OptionError, WriteError
+from streaming.errors import OptionError, WriteError, WriterCopyError
 from streaming.formats import compression as compressions
 from streaming.formats import hashing
 from streaming.formats.names import INDEX_NAME
@@ -79,7 +80,8 @@ def _checked_limit(size_limit: int | float | str | None) -> int | None:
     n_bytes = parse_bytes(size_limit)
     if not 0 <= n_bytes <= MAX_SIZE_LIMIT:
         raise OptionError(
-            f"size_limit must be between 0 and {MAX_SIZE_LIMIT} bytes (offsets are 32 bits), got {n_bytes}"
+            f"`size_limit` must be less than {MAX_SIZE_LIMIT + 1} bytes, since offsets are 32 bits, and 0 or more, "
+            f"got {n_bytes}"
         )
     return n_bytes or None
 
@@ -89,6 +91,10 @@ class Writer:
 
     A shard appears under its name when it is complete, and `index.json` last, so readers see the whole dataset or none.
     Use it as a context manager: leaving the block by an exception writes no index.
+
+    Any number of threads may call `write`: each sample is stored once, in some order. They encode at the same time, so
+    a registered encoding must allow that. A writer belongs to the process that made it: a forked child cannot write
+    with it and leaves its files alone, and it cannot be copied or pickled.
     """
 
     def __init__(
@@ -128,37 +134,44 @@ class Writer:
         )
         self._pipeline = ShardPipeline(plan, uploader, max_workers=options.max_workers)
         self._ended: str | None = None
+        self._lock = threading.Lock()  # guards the builder, the pipeline's list of shards, and how the writer ended
+        self._owner = os.getpid()
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Add a sample. A sample that cannot be encoded raises an error and leaves the writer as it was.
 
-        Raises WriteError if the writer has ended, or an earlier shard could not be written or uploaded.
+        Raises WriteError if the writer has ended, an earlier shard could not be written or uploaded, or this is a
+        forked child of the process that made the writer.
         """
-        if self._ended is not None:
-            raise WriteError(f"this writer {self._ended}; samples can no longer be added")
-        self._pipeline.raise_error()
-        finished = self._builder.add(self._encode(sample))
-        if finished is not None:
-            self._pipeline.submit(finished)
+        self._check_process()
+        self._check_takes_samples()  # before the work of encoding
+        record = self._encode(sample)
+        with self._lock:
+            self._check_takes_samples()  # again: another thread may have finished meanwhile
+            finished = self._builder.add(record)
+            if finished is not None:
+                self._pipeline.submit(finished)
 
     def finish(self) -> None:
         """Write the last shard and the index. Raises WriteError, and writes no index, if anything failed.
 
-        Doing it twice is harmless.
+        Doing it twice is harmless. A forked child is refused with WriteError.
         """
-        if self._ended == "is finished":
-            return
-        if self._ended is not None:
-            raise WriteError(f"this writer {self._ended}; no index is written")
-        self._ended = "has failed"
-        try:
-            last = self._builder.finish()
-            if last is not None:
-                self._pipeline.submit(last)
-            self._pipeline.finish()
-            self._ended = "is finished"
-        finally:
-            self._close()
+        self._check_process()
+        with self._lock:
+            if self._ended == "is finished":
+                return
+            if self._ended is not None:
+                raise WriteError(f"this writer {self._ended}; no index is written")
+            self._ended = "has failed"
+            try:
+                last = self._builder.finish()
+                if last is not None:
+                    self._pipeline.submit(last)
+                self._pipeline.finish()
+                self._ended = "is finished"
+            finally:
+                self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -168,9 +181,29 @@ class Writer:
     ) -> None:
         if kind is None:
             self.finish()
-        elif self._ended is None:
-            self._ended = "was left by an exception"
-            self._close()
+        elif os.getpid() == self._owner:  # a forked child that leaves the block must not end what its parent writes
+            with self._lock:
+                if self._ended is None:
+                    self._ended = "was left by an exception"
+                    self._close()
+
+    def __reduce__(self) -> NoReturn:
+        raise WriterCopyError(
+            "a writer cannot be copied or pickled: give each process a writer with an out of its own below one root, "
+            "then call streaming.write.merge.merge_index on the root"
+        )
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._owner:
+            raise WriteError(
+                f"this writer belongs to process {self._owner}, and this is a forked child of it: give each process a "
+                "writer with an out of its own below one root, then call streaming.write.merge.merge_index on the root"
+            )
+
+    def _check_takes_samples(self) -> None:
+        if self._ended is not None:
+            raise WriteError(f"this writer {self._ended}; samples can no longer be added")
+        self._pipeline.raise_error()
 
     def _close(self) -> None:
         """Stop the threads and remove local files that were not meant to stay."""

@@ -21,8 +21,9 @@ class MDSWriter(Writer):
     or as `"64mb"`; None, 0 and `""` mean one shard.
 
     Further keywords: `progress_bar` writes a line per shard to stderr. `max_workers` is the number of shards in work at
-    once. `retry` is the number of attempts per upload (2). The local folder must be empty unless `exist_ok`, which
-    deletes its contents first. `storage_options` configure the client of the remote (see docs/stores.md).
+    once. `retry` is the least number of attempts per upload (2): what may pass is tried again for five minutes. The
+    local folder must be empty unless `exist_ok`, which deletes its contents first. `storage_options` configure the
+    client of the remote (see docs/stores.md).
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()

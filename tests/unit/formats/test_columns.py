@@ -405,3 +405,25 @@ def test_an_invalid_encoding_cannot_be_registered() -> None:
             register_encoding(name, encoding)  # type: ignore[arg-type]
     with pytest.raises(StreamingError):
         table.find("upper")
+
+
+EMPTY_OR_SCALAR: list[tuple[Any, str]] = [
+    (np.float32(3), "Attempting to encode a scalar with NDArray encoding"),
+    (np.bool_(True), "Attempting to encode a scalar with NDArray encoding"),
+    (np.array(3), "Attempting to encode a scalar with NDArray encoding"),
+    (np.zeros(0), "a numpy array with 0 elements"),
+    (np.zeros((2, 0, 3), np.uint8), "a numpy array with 0 elements"),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), EMPTY_OR_SCALAR, ids=repr)
+@pytest.mark.parametrize("form", ["ndarray", "ndarray:{}", "ndarray:{}:3"])
+def test_arrays_that_cannot_be_held_are_refused_in_the_words_of_the_predecessor(
+    value: Any, words: str, form: str
+) -> None:
+    """And in its kind, a ValueError, whatever the column says of dtype and shape."""
+    dtype = "float32" if value.dtype == bool else value.dtype.name
+    if value.dtype == bool and form != "ndarray":
+        pytest.skip("no column holds arrays of this dtype")
+    with pytest.raises(ValueError, match=words):
+        mds_encoder({"a": form.format(dtype)})({"a": value})

@@ -94,6 +94,52 @@ def test_a_state_records_the_unit_by_which_streams_take_turns(method: str) -> No
     assert "unit" not in state(Cursor(1, 16))["fingerprint"]
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("method", ["random", "stratified", "per_stream", "device_per_stream"])
+@pytest.mark.parametrize("draws", [[150, 70], [150, 0]])
+def test_a_state_of_version_1_loads_unless_its_order_is_gone(shuffle: bool, method: str, draws: list[int]) -> None:
+    """Only in mid-epoch, and only where several streams took turns without shuffle and now follow each other."""
+    spec = OrderSpec(shuffle=shuffle, batching_method=method)
+    present = EpochOrder(spec, CATALOG, 0, np.array(draws), 10)
+    within, between = (state(Cursor(2, n), present) | {"version": 1} for n in (40, 0))
+    assert load_state(between, present) == Cursor(2, 0)
+    if not shuffle and method == "random" and draws[1]:
+        with pytest.raises(StateError, match=r"version 1.*sample_in_epoch=40.*accept_other_order=True"):
+            load_state(within, present)
+    else:
+        assert load_state(within, present) == Cursor(2, 40)
+    assert load_state(within, present, accept_other_order=True) == Cursor(2, 40)
+
+
+def test_a_state_belongs_to_one_composition() -> None:
+    """Proportional, exact, and exact of other numbers are three orders; batch sizes of equal shares are one."""
+    catalog = Catalog(np.array([90, 30]), np.array([1, 1]))
+    exact = replace(SPEC, batching_method="stratified", batch_composition="exact")
+    four, eight, ten = (EpochOrder(exact, catalog, 0, unit=unit) for unit in (4, 8, 10))
+    proportional = EpochOrder(replace(SPEC, batching_method="stratified"), catalog, 0)
+    assert load_state(state(Cursor(1, 16), four), eight) == Cursor(1, 16)
+    for saved, present, named in (
+        (four, proportional, "saved 'exact 3:1', now 'proportional'"),
+        (proportional, four, "saved 'proportional', now 'exact 3:1'"),
+        (four, ten, "saved 'exact 3:1', now 'exact 7:3'"),
+    ):
+        with pytest.raises(StateError, match=f"batch_composition: {named}"):
+            load_state(state(Cursor(1, 16), saved), present)
+    of_version_1 = state(Cursor(1, 16), proportional) | {"version": 1}
+    del of_version_1["fingerprint"]["batch_composition"]
+    assert load_state(of_version_1, proportional) == Cursor(1, 16)
+    with pytest.raises(StateError, match="batch_composition: saved 'proportional', now 'exact 3:1'"):
+        load_state(of_version_1, four)
+
+
+def test_a_state_of_a_composition_stays_small() -> None:
+    """Under 1 KiB with a thousand streams."""
+    spec = OrderSpec(seed=2**63 - 1, shuffle=True, batching_method="stratified", batch_composition="exact")
+    sizes = np.arange(1000, 2000)
+    many = EpochOrder(spec, Catalog(sizes, np.ones(1000, np.int64)), 0, unit=1 << 20)
+    assert len(json.dumps(state(Cursor(10**12, 2**62), many))) < 1024
+
+
 def predecessor(**changes: Any) -> dict[str, Any]:
     return {
         "epoch": 2,
@@ -127,7 +173,8 @@ def test_a_predecessors_state_loads_between_epochs() -> None:
         lambda s: s | {"epoch": 1.0},
         lambda s: s | {"sample_in_epoch": -1},
         lambda s: s | {"epoch": -1, "sample_in_epoch": 1},
-        lambda s: s | {"version": 2},
+        lambda s: s | {"version": 0},
+        lambda s: s | {"version": 3},
         lambda s: s | {"version": None},
         lambda s: s | {"fingerprint": None},
         lambda s: s | {"fingerprint": {}},

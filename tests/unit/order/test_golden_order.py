@@ -30,22 +30,27 @@ SPECS = {
     "stratified": OrderSpec(shuffle=True, batching_method="stratified", num_canonical_nodes=4),
     "stratified-stored-4": OrderSpec(batching_method="stratified", num_canonical_nodes=4),
     "stratified-naive": OrderSpec(shuffle=True, shuffle_algo="naive", batching_method="stratified"),
+    "exact": OrderSpec(shuffle=True, batching_method="stratified", batch_composition="exact", num_canonical_nodes=4),
+    "exact-stored": OrderSpec(batching_method="stratified", batch_composition="exact"),
     "per_stream": OrderSpec(shuffle=True, batching_method="per_stream", num_canonical_nodes=3),
     "per_stream-stored": OrderSpec(batching_method="per_stream"),
     "device_per_stream": OrderSpec(shuffle=True, batching_method="device_per_stream", num_canonical_nodes=4),
     "device_per_stream-stored": OrderSpec(batching_method="device_per_stream"),
 }
 UNITS = {"per_stream": 42, "device_per_stream": 7}
+EXACT_BATCH = 20
+"""2 : 1 : 17 of the whole streams, 3 : 3 : 14 of the parts."""
 PARTS = np.array([500, 700, 3000])
 
 
 def digests(name: str) -> dict[str, str]:
     """Digest an epoch, one of two passes, one with partial passes, and what one rank gets."""
-    unit = UNITS.get(SPECS[name].batching_method)
+    is_exact = SPECS[name].batch_composition == "exact"
+    unit = EXACT_BATCH if is_exact else UNITS.get(SPECS[name].batching_method)
     once = EpochOrder(SPECS[name], CATALOG, 0, unit=unit)
     twice = EpochOrder(SPECS[name], CATALOG, 5, CATALOG.samples_per_stream * 2, unit)
     part = EpochOrder(SPECS[name], CATALOG, 3, PARTS, unit)
-    plan = EpochPlan(once, Topology(6, 3), 7, start=100 // (unit or 1) * (unit or 1))
+    plan = EpochPlan(once, Topology(6, 3), EXACT_BATCH if is_exact else 7, start=100 // (unit or 1) * (unit or 1))
     rank = plan.source(plan.rank_batches(4, np.arange(plan.n_batches))[0])
     values = {"once": once.take(0, once.n_samples), "twice": twice.take(0, twice.n_samples), "rank": rank}
     values["part"] = part.take(0, part.n_samples)

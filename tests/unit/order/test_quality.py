@@ -63,8 +63,10 @@ def test_the_ends_of_an_epoch_are_mixed_as_well_as_its_middle(epoch: int) -> Non
 def test_streams_that_are_merged_evenly_without_shuffle_count_as_some_mixing() -> None:
     """Two streams that take turns mix more than the stored order of one, and far less than a shuffle."""
     catalog = Catalog(np.full(100, 200), np.array([50, 50]))
-    found = shuffle_score(EpochOrder(OrderSpec(), catalog, 0))
-    assert 0 < found.score < 0.1
+    stored, merged = (
+        shuffle_score(EpochOrder(OrderSpec(batching_method=m), catalog, 0)) for m in ("random", "stratified")
+    )
+    assert stored.score == 0 < merged.score < 0.1
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 17, 64])

@@ -328,3 +328,13 @@ def test_arrays_and_json_are_written_and_read(tmp_path: Any) -> None:
     for found, one in zip(golden.read_samples(folder), samples, strict=True):
         assert np.array_equal(found["tokens"], one["tokens"])
         assert (found["label"], found["meta"]) == (one["label"], one["meta"])
+
+
+@pytest.mark.parametrize("size_limit", [2**32, 2**40, "4gb", "5gb", float(2**33), -1])
+def test_a_size_limit_that_offsets_cannot_reach_is_refused(tmp_path: Any, size_limit: Any) -> None:
+    """In the words and the kind of the predecessor, a ValueError, before anything is made."""
+    with pytest.raises(ValueError, match=r"`size_limit` must be less than|size") as caught:
+        MDSWriter(columns=COLUMNS, out=os.path.join(tmp_path, "x"), size_limit=size_limit)
+    if size_limit != -1:
+        assert "`size_limit` must be less than 4294967296" in str(caught.value)
+    assert not os.listdir(tmp_path)

@@ -198,12 +198,24 @@ class FetchClient:
 
     # --- objects of a remote
 
-    def put(self, remote: Location, path: str, name: str, *, attempts: int = 2, options: str = "{}") -> None:
-        """Upload the file `path` as `remote/name`. Returns when the store has it whole."""
+    def put(
+        self,
+        remote: Location,
+        path: str,
+        name: str,
+        *,
+        attempts: int = 2,
+        options: str = "{}",
+        patience_s: float = 0.0,
+    ) -> None:
+        """Upload the file `path` as `remote/name`. Returns when the store has it whole.
+
+        What may pass is tried again in `attempts` at least, and until `patience_s` have passed since the first failure.
+        """
         if isinstance(remote, Folder):
             FolderStore(remote.path).put(name, path)
         else:
-            request = Put(_new_name(), remote, os.path.abspath(path), name, attempts, options)
+            request = Put(_new_name(), remote, os.path.abspath(path), name, attempts, options, patience_s)
             self._session.ask(request, f"{path} to be uploaded to {remote.shown}")
 
     def check(self, remote: Location, *, options: str = "{}") -> None:

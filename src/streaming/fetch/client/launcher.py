@@ -167,6 +167,7 @@ def _module_folders(others: list[str]) -> list[str]:
     """
     folders = [os.path.dirname(PACKAGE_FOLDER)]
     of_user = {opener.partition(":")[0].partition(".")[0]: None for opener in registered_stores().values()}
+    others = _other_folders()
     for package in (*_PACKAGES, *of_user):
         try:
             # Not in the script's folder first: what lies there may hide a package of the same name.

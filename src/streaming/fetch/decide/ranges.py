@@ -22,7 +22,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from streaming.fetch.wire.protocol import RangeAsk, Reason
+from streaming.fetch.wire.protocol import MAX_OBJECT_BYTES, RangeAsk, Reason
 
 F = TypeVar("F", bound=Hashable)
 
@@ -48,8 +48,9 @@ class RangeRules:
 
     # What a reader may ask for together.
     together_bytes: int = 64 << 20
-    """Bytes of records in one message. One larger record is still fetched, up to the protocol's `MAX_OBJECT_BYTES`,
-    which bounds every answer."""
+    """Bytes of records in one message. One larger record is still fetched,"""
+    record_bytes: int = MAX_OBJECT_BYTES
+    """up to this size, which the protocol's limit bounds. A larger one is read from its shard, which is waited for."""
     list_samples: int = 1024
     """Samples of a list of numbers that are read together,"""
     list_bytes: int = 32 << 20

@@ -252,7 +252,9 @@ class Server:
             return Done()
         if isinstance(request, Put):
             account = Account(request.options, "", request.attempts, _STORE_S)
-            attempts = self._access.attempts(f"{request.path} to {shown}", account, progress)
+            attempts = self._access.attempts(
+                f"{request.path} to {shown}", account, progress, patience_s=request.patience_s
+            )
             store = Retrying(self._access.paced(request.remote, account, for_uploads=True), attempts)
             store.put(request.name, request.path, moved=progress.reached)
             return Done()

@@ -153,6 +153,7 @@ class Engine:
                 waiter.event.clear()  # the file may have come and gone again between two slices
                 failure = self._ledger.subscribe(waiter, transfer, time.monotonic())
             if isinstance(failure, StreamingError):
+                self._context.access.retry_budgets.heard(transfer.key, transfer.account)
                 return Failed(failure)
             moves = self._decide()
         self._carry_out(moves)
@@ -289,6 +290,8 @@ class Engine:
             self._n_ended_bytes += progress.n_bytes
             moves = self._decide()
             _answer(waiters, failure)
+        if waiters and failure is not None:
+            self._context.access.retry_budgets.heard(transfer.key, transfer.account)
         self._carry_out(moves)
 
     def _delete(self, plan: SpacePlan) -> None:

@@ -6,8 +6,10 @@ import contextlib
 import sys
 import time
 
+from streaming.storage.common.redaction import without_secrets
+
 
 def log(words: str) -> None:
-    """Write one entry. A full disk must not stop what is logged."""
+    """Write one entry, without users and queries of URLs. A full disk must not stop what is logged."""
     with contextlib.suppress(OSError, ValueError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), words, file=sys.stderr, flush=True)  # noqa: T201
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), without_secrets(words), file=sys.stderr, flush=True)  # noqa: T201

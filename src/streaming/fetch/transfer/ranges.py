@@ -53,7 +53,7 @@ class _RangeFetch:
 class _Flight:
     """A request under way, which all who need the same bytes share."""
 
-    job: DeadlineJob[bytes]
+    job: DeadlineJob[bytes | memoryview]
     progress: TransferProgress
 
 
@@ -170,16 +170,17 @@ class Ranges:
         flight.job.result.add_done_callback(lambda _: self._flights.pop(key, None))
         return flight
 
-    def _fetch(self, transfer: Transfer, request: JoinedRange, reason: Reason, progress: TransferProgress) -> bytes:
+    def _fetch(
+        self, transfer: Transfer, request: JoinedRange, reason: Reason, progress: TransferProgress
+    ) -> bytes | memoryview:
         access, key = self._context.access, transfer.key
-        attempts = access.attempts(transfer.shown, transfer.account, progress)
-        store = access.paced(key.remote, transfer.account)
+        store, attempts = access.budgeted(transfer, progress)
 
         def attempt() -> Part:
             attempts.began()
             part = store.get_range(key.name, request.begin, request.end, version=self._versions.get(key))
             if key not in self._versions:
-                self._context.watch.check(key, part.facts, store=store)
+                self._context.watch.check(key, part.facts, store=access.paced(key.remote, transfer.account))
             check_size(transfer, part.facts.n_bytes, transfer.file.n_bytes, key.name)
             return part
 
@@ -187,7 +188,13 @@ class Ranges:
             part = attempts.repeat(attempt)
         except TransferDamagedError:
             with self._lock:
-                self._versions.pop(key, None)  # perhaps the object was replaced: the next request gets the new one
+                was = self._versions.pop(key, None)
+            if was is not None:  # perhaps the object was replaced: the next request gets the new one
+                access.retry_budgets.forget(key, transfer.account)
+            raise
+        except StorageError:
+            if reason is not Reason.AHEAD:  # of those the reader suppresses the error, and waits for the file
+                access.retry_budgets.heard(key, transfer.account)
             raise
         progress.n_bytes += len(part.data)
         with self._lock:

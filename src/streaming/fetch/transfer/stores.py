@@ -1,12 +1,14 @@
 """How a store is asked: as whom, how fast, and how often again. Each is a wrapper of a store.
 
-    Retrying(Paced(Authorized(store)))
+    Retrying(Budgeted(Paced(Authorized(store))))
 
 1. `Authorized` opens the store with the credentials that hold now, and says when others are wanted.
 2. `Paced` lets requests go at the pace of the store. A store that asks to slow down has not failed: the request waits
    and goes again, which is no attempt. It becomes an error when nothing else has come for as long as the user's
    time-out.
-3. `Retrying` tries again what another try can mend, after a pause that doubles, with jitter. Attempts are counted over
+3. `Budgeted` has one file asked for in vain only as often as its account allows, whichever way it is asked for: whole,
+   in parts or by range (`retry_budget`).
+4. `Retrying` tries again what another try can mend, after a pause that doubles, with jitter. Attempts are counted over
    all requests of one need (`Attempts`). A missing or forbidden object is raised at once. A body that breaks off goes
    on where it stopped, by range and of the same version; that is no new attempt while it brings bytes.
 """
@@ -14,6 +16,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import random
 import threading
@@ -28,19 +31,21 @@ from streaming.errors import (
     CredentialsWantedError,
     StorageError,
     StoreBusyError,
-    StoreUnreachableError,
+    StreamingError,
     TransferDamagedError,
 )
 from streaming.fetch.decide.rates import RateLimiter
-from streaming.fetch.decide.transfers import Account
+from streaming.fetch.decide.transfers import Account, Transfer
 from streaming.fetch.transfer.credential_cache import CredentialCache
+from streaming.fetch.transfer.retry_budget import MENDABLE, RetryBudget, RetryBudgets
+from streaming.storage.common.redaction import secrets_in, secrets_in_user, secrets_of_environment, without_secrets
 from streaming.storage.open_stores import Stores
+from streaming.storage.options import SECRET_OPTIONS
 from streaming.storage.store import Content, ObjectFacts, Part, Store
-from streaming.storage.url import Folder, Location
+from streaming.storage.url import Bucket, Folder, Location
 
 T = TypeVar("T")
 
-_MENDABLE: Final = (StoreBusyError, StoreUnreachableError, TransferDamagedError)
 _RESUME_BYTES: Final = 1 << 18
 """A connection that brings less before it breaks off has failed."""
 
@@ -86,11 +91,27 @@ class TransferProgress:
 class Attempts:
     """The attempts that one need has, over all requests that it takes. Thread-safe."""
 
-    def __init__(self, shown: str, n_allowed: int, progress: TransferProgress, *, rng: random.Random) -> None:
-        """`shown` names in errors what is needed; `progress` counts the attempts made."""
+    def __init__(
+        self,
+        shown: str,
+        n_allowed: int,
+        progress: TransferProgress,
+        *,
+        rng: random.Random,
+        budget: RetryBudget | None = None,
+        patience_s: float = 0.0,
+    ) -> None:
+        """`shown` names in errors what is needed; `progress` counts the attempts made.
+
+        `budget` counts the failures of all other needs of the same file. With `patience_s` more attempts are made until
+        so many seconds have passed since the first failure, also at a store that asks to slow down.
+        """
         self._shown, self._n_allowed, self._progress, self._rng = shown, n_allowed, progress, rng
+        self._budget, self._patience_s = budget, patience_s
         self._lock = threading.Lock()
         self._n_failed = 0
+        self._first_failed_s: float | None = None
+        self._are_used_up = False
 
     def repeat(self, call: Callable[[], T]) -> T:
         """What `call` gives, tried again where another try can help.
@@ -104,19 +125,30 @@ class Attempts:
         while True:
             try:
                 return call()
-            except _MENDABLE as error:
+            except MENDABLE as error:
                 self.failed(error)
 
     def failed(self, error: StorageError) -> None:
         """An attempt failed. Pause before the next, or raise the error if there is none."""
+        now_s = time.monotonic()
         with self._lock:
-            is_last = self._n_failed >= self._n_allowed  # said so already, on the way here
+            was_said = self._are_used_up  # on the way here
             self._n_failed += 1
             n_failed = self._n_failed
-        if is_last or (isinstance(error, StoreBusyError) and error.is_throttled):
+            if self._first_failed_s is None:
+                self._first_failed_s = now_s
+            passed_s = now_s - self._first_failed_s
+            self._are_used_up = n_failed >= self._n_allowed and passed_s >= self._patience_s
+            are_used_up = self._are_used_up
+        final = None if self._budget is None else self._budget.failed(error)
+        if final is not None:  # the other ways to this file have used up its attempts
+            raise final from error
+        is_throttled = isinstance(error, StoreBusyError) and error.is_throttled
+        if was_said or (is_throttled and not self._patience_s):
             raise error
-        if n_failed >= self._n_allowed:
-            raise type(error)(f"{error} (attempt {n_failed} of {self._n_allowed})") from error
+        if are_used_up:
+            limit = f"in {passed_s:.0f} s" if self._patience_s else f"of {self._n_allowed}"
+            raise type(error)(f"{error} (attempt {n_failed} {limit})") from error
         time.sleep(backoff_s(n_failed - 1, rng=self._rng))
 
     def began(self) -> None:
@@ -238,11 +270,23 @@ class _Wrapper:
 
 
 class Authorized(_Wrapper):
-    """The store of an account. Raises CredentialsWantedError where the user's function must be called first."""
+    """The store of an account. Raises CredentialsWantedError where the user's function must be called first.
 
-    def __init__(self, open_store: Callable[[], Store], account: Account, cache: CredentialCache) -> None:
-        """`open_store` opens it with the credentials that hold now."""
+    No other error leaves it than the kinds of StreamingError, and none holds a secret of the account, though the
+    store, which may be the user's own, repeated it.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        account: Account,
+        cache: CredentialCache,
+        secrets: Callable[[], Iterable[str]],
+        shown: str,
+    ) -> None:
+        """`open_store` opens it with the credentials that hold now; `secrets` are those of the account."""
         self._open_store, self._account, self._cache = open_store, account, cache
+        self._secrets, self._shown = secrets, shown
 
     def _call(self, ask: Callable[[Store], T]) -> T:
         with self._wanting():
@@ -264,9 +308,28 @@ class Authorized(_Wrapper):
             yield
         except CredentialsExpiredError as error:
             if not key:
-                raise
+                raise self._cleaned(error) from None
             self._cache.drop(key)
             raise CredentialsWantedError(key) from error
+        except CredentialsWantedError:
+            raise
+        except StreamingError as error:
+            cleaned = self._cleaned(error)
+            if cleaned is error:
+                raise
+            raise cleaned from None
+        except Exception as error:
+            said = without_secrets(f"{type(error).__name__}: {error}"[:500], self._secrets())
+            raise StorageError(f"{self._shown}: its store failed with {said}; that is a fault of the store") from None
+
+    def _cleaned(self, error: StreamingError) -> StreamingError:
+        said = str(error)
+        clean = without_secrets(said, self._secrets())
+        if clean == said:
+            return error
+        cleaned = copy.copy(error)
+        cleaned.args = (clean,)
+        return cleaned
 
 
 class Paced(_Wrapper):
@@ -314,6 +377,32 @@ class Paced(_Wrapper):
             yield chunk
 
 
+class Budgeted(_Wrapper):
+    """A store that is asked for one file, whose failures are counted over all ways to it."""
+
+    def __init__(self, store: Store, budget: RetryBudget) -> None:
+        self._store, self._budget = store, budget
+
+    def _call(self, ask: Callable[[Store], T]) -> T:
+        with self._budget.request():
+            return ask(self._store)
+
+    def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
+        """See Store."""
+        part = super().get_range(name, begin, end, version=version)
+        self._budget.came()
+        return part
+
+    def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
+        """See Store."""
+        content = super().get(name, offset=offset, version=version)
+        return Content(content.facts, content.offset, self._chunks(content.chunks))
+
+    def _chunks(self, chunks: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        yield from chunks
+        self._budget.came()
+
+
 class Retrying(_Wrapper):
     """A store that is asked again, within the attempts of one need."""
 
@@ -347,7 +436,7 @@ class Retrying(_Wrapper):
                 if at < facts.n_bytes:
                     raise TransferDamagedError(f"{name}: {at} bytes came of {facts.n_bytes}: the transfer was cut")
                 return
-            except _MENDABLE as error:
+            except MENDABLE as error:
                 if at >= facts.n_bytes:
                     raise
                 if at - resumed_at < _RESUME_BYTES:
@@ -400,6 +489,7 @@ class StoreAccess:
         self.gates = StoreGates()
         self.credentials = CredentialCache()
         self.counters = Counters()
+        self.retry_budgets = RetryBudgets()
 
     def open(self, remote: Location, account: Account, *, for_uploads: bool = False) -> Store:
         """The store of a remote with the credentials that hold now. Raises CredentialsWantedError if there are none."""
@@ -413,9 +503,29 @@ class StoreAccess:
     def paced(self, remote: Location, account: Account, *, for_uploads: bool = False) -> Store:
         """The store of a remote, asked as this account and at the store's pace, once for each call."""
         open_now = partial(self.open, remote, account, for_uploads=for_uploads)
-        authorized = Authorized(open_now, account, self.credentials)
+        secrets = partial(self._secrets, remote, account)
+        authorized = Authorized(open_now, account, self.credentials, secrets, remote.shown)
         return Paced(authorized, self.gates.gate(remote), remote.shown, account.timeout_s, rng=self._rng)
 
-    def attempts(self, shown: str, account: Account, progress: TransferProgress) -> Attempts:
-        """The attempts that an account allows for one need."""
-        return Attempts(shown, account.n_attempts, progress, rng=self._rng)
+    def _secrets(self, remote: Location, account: Account) -> Iterator[str]:
+        """The secrets that a store of this account may repeat."""
+        options = json.loads(account.options)
+        if account.credentials_key and self.credentials.has(account.credentials_key):
+            options |= self.credentials.get(account.credentials_key)
+        yield from secrets_in(options, SECRET_OPTIONS)
+        if isinstance(remote, Bucket):
+            yield from secrets_in_user(remote.name.rpartition("@")[0])
+        yield from secrets_of_environment(self._stores.environment)
+
+    def attempts(
+        self, shown: str, account: Account, progress: TransferProgress, *, patience_s: float = 0.0
+    ) -> Attempts:
+        """The attempts that an account allows for one need, and more until `patience_s` have passed."""
+        return Attempts(shown, account.n_attempts, progress, rng=self._rng, patience_s=patience_s)
+
+    def budgeted(self, transfer: Transfer, progress: TransferProgress) -> tuple[Store, Attempts]:
+        """The paced store of one file, and the attempts for one way to it: counted over all ways."""
+        account = transfer.account
+        budget = self.retry_budgets.of(transfer.key, account)
+        attempts = Attempts(transfer.shown, account.n_attempts, progress, rng=self._rng, budget=budget)
+        return Budgeted(self.paced(transfer.key.remote, account), budget), attempts

@@ -168,17 +168,21 @@ def is_on_disk(transfer: Transfer) -> bool:
 def _fetch_in_one(
     transfer: Transfer, context: TransferContext, progress: TransferProgress, take_room: TakeRoom
 ) -> None:
-    attempts = context.access.attempts(transfer.shown, transfer.account, progress)
-    paced = context.access.paced(transfer.key.remote, transfer.account)
-    check = partial(context.watch.check, transfer.key, store=paced)
-    download = _Download(transfer, Retrying(paced, attempts), progress, context.bulk_gate, take_room, check)
+    store, attempts = context.access.budgeted(transfer, progress)
+    # Another object is looked at, so its refusals are not this one's.
+    check = partial(
+        context.watch.check, transfer.key, store=context.access.paced(transfer.key.remote, transfer.account)
+    )
+    download = _Download(transfer, Retrying(store, attempts), progress, context.bulk_gate, take_room, check)
     attempts.repeat(lambda: _receive(download, context.temporaries))
 
 
 def _fetch_in_parts(transfer: Transfer, context: TransferContext, progress: TransferProgress, n_parts: int) -> None:
     """Place an uncompressed file over up to `n_parts` connections at once; a part that has come stays."""
-    attempts = context.access.attempts(transfer.shown, transfer.account, progress)
-    store = context.access.paced(transfer.key.remote, transfer.account)
+    store, attempts = context.access.budgeted(transfer, progress)
+    check = partial(
+        context.watch.check, transfer.key, store=context.access.paced(transfer.key.remote, transfer.account)
+    )
     n_bytes = transfer.file.n_bytes
     parts = Parts(n_bytes, transfer.shown)
     with context.temporaries.begin(transfer.key.local, transfer.key.name, n_bytes=n_bytes) as raw:
@@ -186,7 +190,7 @@ def _fetch_in_parts(transfer: Transfer, context: TransferContext, progress: Tran
         def fetch(begin: int, end: int, version: str | None) -> Part:
             part = store.get_range(transfer.key.name, begin, end, version=version)
             if version is None:
-                context.watch.check(transfer.key, part.facts, store=store)
+                check(part.facts)
             check_size(transfer, part.facts.n_bytes, n_bytes, transfer.key.name)
             raw.write_at(begin, part.data)
             progress.n_bytes += len(part.data)

@@ -32,7 +32,7 @@ from streaming._version import __version__
 from streaming.errors import FetchError, IndexFormatError, StreamingError
 from streaming.storage.url import Bucket, Folder
 
-PROTOCOL: Final = 6
+PROTOCOL: Final = 7
 VERSION: Final = __version__
 SLICE_S: Final = 1.0
 """Seconds that the fetcher works on a request before it answers Pending."""
@@ -238,7 +238,10 @@ class ReadRanges(_Request, frozen=True):
 
 
 class Put(_Request, frozen=True):
-    """Upload a file of this machine. `ticket` names the work, so that asking again does not begin it again."""
+    """Upload a file of this machine. `ticket` names the work, so that asking again does not begin it again.
+
+    What may pass is tried again in `attempts` at least, and until `patience_s` have passed since the first failure.
+    """
 
     ticket: str
     remote: Folder | Bucket
@@ -246,6 +249,7 @@ class Put(_Request, frozen=True):
     name: str
     attempts: int
     options: str = "{}"
+    patience_s: float = 0.0
 
 
 class Check(_Request, frozen=True):

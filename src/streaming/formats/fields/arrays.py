@@ -132,7 +132,7 @@ def _read_only(view: Any) -> Any:
 def _checked(value: Any, dtype: np.dtype[Any] | None = None) -> tuple[NDArray[Any], np.dtype[Any]]:
     """`value` as an array that can be stored and read back equal, and the dtype in which to store it."""
     if isinstance(value, np.generic):
-        raise ValueEncodeError("'ndarray' takes arrays with at least one axis, got a NumPy scalar")
+        raise ValueEncodeError(_scalar_refused(value))
     if not isinstance(value, np.ndarray):
         raise ValueTypeError(f"'ndarray' takes a NumPy array, got {type(value).__name__}; use np.asarray(value)")
     if isinstance(value, np.ma.MaskedArray):
@@ -142,11 +142,23 @@ def _checked(value: Any, dtype: np.dtype[Any] | None = None) -> tuple[NDArray[An
         raise ValueEncodeError(f"'ndarray' cannot hold dtype {value.dtype}; it holds {', '.join(_DTYPES)}")
     if dtype is not None and stored_as != dtype:
         raise ValueEncodeError(f"the column holds {dtype.name} arrays, got {value.dtype.name}; convert with astype()")
-    if not value.size or not value.ndim:
-        raise ValueEncodeError(f"'ndarray' cannot hold an array without axes or elements, got shape {value.shape}")
+    if not value.ndim:
+        raise ValueEncodeError(_scalar_refused(value))
+    if not value.size:
+        raise ValueEncodeError(
+            f"'ndarray' cannot hold a numpy array with 0 elements, got shape {value.shape}; leave such samples out, or "
+            "use a 'bytes' column"
+        )
     if value.ndim > MAX_AXES:
         raise ValueEncodeError(f"'ndarray' holds at most {MAX_AXES} axes, got {value.ndim}")
     return value, stored_as
+
+
+def _scalar_refused(value: Any) -> str:
+    return (
+        f"Attempting to encode a scalar with NDArray encoding: a {value.dtype.name} without an axis; use a column of "
+        "numbers such as 'int64' or 'float32', or np.atleast_1d(value)"
+    )
 
 
 def _values(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:

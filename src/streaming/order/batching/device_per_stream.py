@@ -19,6 +19,7 @@ class DevicePerStream:
 
     takes_units: Final = True
     unit_goes_to_one_rank: Final = True
+    unit_spans_ranks: Final = False
 
     def lay_out(self, epoch: EpochSettings) -> BatchLayout:
         """See Batching."""
@@ -26,4 +27,4 @@ class DevicePerStream:
         most = [min(epoch.n_canonical_nodes, n // (_FEWEST_UNITS_PER_CANONICAL_NODE * epoch.unit)) for n in draws]
         n_canonical_nodes = [1 << (max(1, n).bit_length() - 1) for n in most]
         merge = UnitMerge.of(draws, epoch.unit, n_canonical_nodes, epoch.seed, epoch.epoch, epoch.shuffle)
-        return BatchLayout(sub_order_per_stream(epoch, n_canonical_nodes), merge, mixed=False)
+        return BatchLayout(sub_order_per_stream(epoch, n_canonical_nodes), merge)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +27,7 @@ class EpochSettings:
     block: int
     """Shuffle block, in samples of a canonical node."""
     unit: int
-    """Samples in a unit, for methods in which streams take turns by units."""
+    """What a method that takes units calls one: samples in a global batch, or in a batch of one rank."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,8 +60,8 @@ class BatchLayout:
 
     sub_orders: list[SubOrderPlan]
     merge: Interleave | None
-    mixed: bool
-    """Whether the sub-orders belong to one shuffle, so that the samples of a node are not dealt by sub-order."""
+    n_read: Sequence[int] | None = None
+    """Positions of each sub-order that the epoch reads, from the first on; None: all, but perhaps for a few."""
 
 
 class Batching(Protocol):
@@ -68,11 +69,15 @@ class Batching(Protocol):
 
     @property
     def takes_units(self) -> bool:
-        """Whether streams take turns by units. The order then depends on the size of a unit."""
+        """Whether batches are laid out by units. The order then depends on the size of a unit."""
 
     @property
     def unit_goes_to_one_rank(self) -> bool:
         """Whether all samples of a unit go to the same rank."""
+
+    @property
+    def unit_spans_ranks(self) -> bool:
+        """Whether a unit is a global batch; otherwise it is the batch of one rank."""
 
     def lay_out(self, epoch: EpochSettings) -> BatchLayout:
         """Lay out the sub-orders of an epoch."""

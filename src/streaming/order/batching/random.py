@@ -6,21 +6,17 @@ from typing import Final
 
 import numpy as np
 
-from streaming.order.batching.even_merge import EvenMerge
-from streaming.order.batching.layout import BatchLayout, EpochSettings, SubOrderPlan, shards_of_streams
+from streaming.order.batching.layout import BatchLayout, EpochSettings, SubOrderPlan
 
 
 class Random:
-    """When shuffling, one sub-order of all shards; otherwise one per stream, merged evenly by weight."""
+    """One sub-order of all shards: shuffled together, or as stored, one stream after the other."""
 
     takes_units: Final = False
     unit_goes_to_one_rank: Final = False
+    unit_spans_ranks: Final = False
 
     def lay_out(self, epoch: EpochSettings) -> BatchLayout:
         """See Batching."""
-        if epoch.shuffle or epoch.catalog.n_streams < 2:
-            shards = [np.arange(epoch.catalog.n_shards, dtype=np.int64)]
-        else:
-            shards = shards_of_streams(epoch.catalog)
-        sub_orders = [SubOrderPlan(piece, epoch.n_canonical_nodes, epoch.seed, epoch.block) for piece in shards]
-        return BatchLayout(sub_orders, EvenMerge(epoch.draws.tolist()) if len(sub_orders) > 1 else None, mixed=True)
+        shards = np.arange(epoch.catalog.n_shards, dtype=np.int64)
+        return BatchLayout([SubOrderPlan(shards, epoch.n_canonical_nodes, epoch.seed, epoch.block)], merge=None)

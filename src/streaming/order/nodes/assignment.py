@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.order.batching.exact_merge import ExactMerge
 from streaming.order.batching.unit_merge import UnitMerge
 from streaming.order.epoch import EpochOrder
 from streaming.order.grid import CanonicalNodeGrid, most_missed
@@ -49,6 +50,15 @@ def canonical_nodes_of_batches(
     if isinstance(merge, UnitMerge) and not order.deals_units:  # a batch is a unit of one sub-order
         return [
             _of_one_sub_order(sub_order.grid, topology, node, 0, n_slots, 1 << 62) for sub_order in order.sub_orders
+        ]
+    if isinstance(merge, ExactMerge):  # a batch holds a segment of each sub-order, each dealt on its own
+        return [
+            _of_one_sub_order(
+                sub_order.grid, topology, node, start // merge.unit * share, n_slots // merge.unit * share, n
+            )
+            if share
+            else np.zeros(0, np.int64)
+            for sub_order, share in zip(order.sub_orders, merge.composition)
         ]
     return _of_merged([sub_order.n_canonical_nodes for sub_order in order.sub_orders], topology, node, n_slots)
 

@@ -6,8 +6,14 @@ of the node are due. (A group is one rank, or several that get the same samples.
 
 When shuffling, a node puts its slots in keyed random order, sorted by sub-order first where streams have sub-orders of
 their own, and deals them round-robin to its groups. Each group then puts its own slots in keyed random order. So a
-device batch, and every segment of it, is a fair sample of the node's shards. Without shuffle, the pieces of nodes and
-groups are contiguous and in order of position.
+device batch, and every segment of it, is a fair sample of the node's shards.
+
+Without shuffle nothing is permuted. A node's piece is in order of position, and its groups take turns: the first of R
+groups gets slots 0, R, 2R, … of it. With one node and one canonical node, group r gets the positions that are r modulo
+R, as under PyTorch's `DistributedSampler`.
+
+Where batches are composed exactly, all of this is done for the slots of each stream on its own, one stream after the
+other: a batch has equally many samples of a stream for each group, so each is due a whole number.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.order.batching.even_merge import EvenMerge
+from streaming.order.batching.exact_merge import ExactMerge
 from streaming.order.batching.unit_merge import UnitMerge
 from streaming.order.bits import Purpose, bits, derive_key, smallest_type
 from streaming.order.epoch import EpochOrder
@@ -76,7 +83,6 @@ def node_positions(
 def rank_positions(
     positions: NDArray[np.int64],
     sub_orders: NDArray[np.int64] | None,
-    n_slots: int,
     topology: Topology,
     rank: int,
     keys: SlotKeys | None,
@@ -84,14 +90,12 @@ def rank_positions(
     """Return what a rank gets of the `positions` of its node. int64 (batch, slot) -> int64 (batch, slot).
 
     `sub_orders`: the sub-order that each position comes from, shaped like `positions`; None if slots are not dealt by
-    sub-order. `n_slots`: slots in a global batch. `keys`: None without shuffle.
+    sub-order. `keys`: None without shuffle.
     """
-    group, node = topology.group_of(rank), topology.node_of(rank)
+    first_group = topology.groups_of(topology.node_of(rank)).start
+    dealt_to = slice(topology.group_of(rank) - first_group, None, topology.groups_per_node)
     if keys is None:
-        node_from, _ = node_share(n_slots, topology, node)
-        low, high = n_slots * group // topology.n_groups, n_slots * (group + 1) // topology.n_groups
-        return np.sort(positions, axis=1)[:, low - node_from : high - node_from]
-    dealt_to = slice(group - topology.groups_of(node).start, None, topology.groups_per_node)
+        return np.sort(positions, axis=1)[:, dealt_to]
     mine = _in_keyed_order(positions, keys.node_deal, sub_orders, dealt_to)
     return _in_keyed_order(mine, keys.rank_order, None, slice(None))
 
@@ -151,6 +155,26 @@ NodeSlots = tuple[NDArray[np.int64], NDArray[np.int64] | None]
 """Positions of a node's slots, int64 (batch, slot), and the sub-order of each; None if slots are not dealt by it."""
 
 
+def node_pieces(
+    order: EpochOrder, topology: Topology, node: int, starts: NDArray[np.int64], n_slots: int
+) -> list[NodeSlots]:
+    """Return what `node` gets of batches, in pieces that are dealt to its ranks one after the other; see `node_slots`.
+
+    One piece, except where batches are composed exactly: then one for each stream that gives samples.
+    """
+    merge = order.merge
+    if not isinstance(merge, ExactMerge):
+        return [node_slots(order, topology, node, starts, n_slots)]
+    units = starts // merge.unit
+    pieces: list[NodeSlots] = []
+    for number, share in enumerate(merge.composition):
+        if share:
+            grid, n_here = order.sub_orders[number].grid, n_slots // merge.unit * share
+            own = node_positions(grid, units * share, n_here, topology, node)
+            pieces.append((merge.positions(number, own), None))
+    return pieces
+
+
 def node_slots(order: EpochOrder, topology: Topology, node: int, starts: NDArray[np.int64], n_slots: int) -> NodeSlots:
     """Return what `node` gets of the batches of `n_slots` slots that begin at `starts`, int64 (batch,), at least one.
 
@@ -167,14 +191,14 @@ def node_slots(order: EpochOrder, topology: Topology, node: int, starts: NDArray
     if topology.n_nodes == 1 or order.n_canonical_nodes == 1:
         low, high = node_share(n_slots, topology, node)
         positions = starts.reshape(-1, 1) + np.arange(low, high)
-        return positions, None if order.mixed else merge.find(positions.ravel())[0].reshape(positions.shape)
+        return positions, merge.find(positions.ravel())[0].reshape(positions.shape)
     n_at_once = max(1, _LARGEST_TABLE // (order.n_canonical_nodes * len(order.sub_orders)))
     pieces = [
         _of_merged(order, merge, topology, node, starts[first : first + n_at_once], n_slots)
         for first in range(0, len(starts), n_at_once)
     ]
-    sub_orders = None if order.mixed else np.concatenate([piece[1] for piece in pieces])
-    return np.concatenate([piece[0] for piece in pieces]), sub_orders
+    positions, sub_orders = (np.concatenate(column) for column in zip(*pieces))
+    return positions, sub_orders
 
 
 def node_slots_by_sort(order: EpochOrder, topology: Topology, node: int, positions: NDArray[np.int64]) -> NodeSlots:
@@ -186,7 +210,7 @@ def node_slots_by_sort(order: EpochOrder, topology: Topology, node: int, positio
     canonical_nodes, sub_orders = order.locate(order.source(positions.ravel()))
     canonical_nodes = canonical_nodes.astype(smallest_type(order.n_canonical_nodes))
     mine = np.argsort(canonical_nodes.reshape(positions.shape), axis=1, kind="stable")[:, low:high]
-    dealt_by = None if order.mixed else np.take_along_axis(sub_orders.reshape(positions.shape), mine, axis=1)
+    dealt_by = None if order.merge is None else np.take_along_axis(sub_orders.reshape(positions.shape), mine, axis=1)
     return np.take_along_axis(positions, mine, axis=1), dealt_by
 
 

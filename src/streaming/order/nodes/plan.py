@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streaming.errors import OptionError
-from streaming.order.batching.table import BATCHINGS
+from streaming.order.batching.exact_merge import composition_of
+from streaming.order.batching.table import batching_of
 from streaming.order.catalog import Catalog
 from streaming.order.epoch import EpochOrder
 from streaming.order.nodes.assignment import all_canonical_nodes, canonical_nodes_at, canonical_nodes_of_batches
-from streaming.order.nodes.partition import NodeSlots, SlotKeys, node_slots, node_slots_by_sort, rank_positions
+from streaming.order.nodes.partition import NodeSlots, SlotKeys, node_pieces, node_slots_by_sort, rank_positions
 from streaming.order.nodes.shard_uses import ReadsFrom, returning_shards, uses_of_node
 from streaming.order.nodes.topology import Topology
 from streaming.order.spec import OrderSpec
@@ -39,8 +40,10 @@ class EpochPlan:
     - `"exact"` does neither, so ranks differ by at most one sample (one unit, where units are dealt whole).
 
     Where streams take turns by units, the unit must be the global batch (`per_stream`) or the batch size
-    (`device_per_stream`), and `start` a multiple of it. Raises OptionError for arguments that do not fit. Immutable,
-    and shareable between threads.
+    (`device_per_stream`), and `start` a multiple of it. Where batches are composed exactly, the batch size and `start`
+    must be multiples of the unit, and every batch is whole: nothing is repeated, and what fills none is dropped.
+
+    Raises OptionError for arguments that do not fit. Immutable, and shareable between threads.
     """
 
     def __init__(
@@ -60,12 +63,23 @@ class EpochPlan:
         self.global_batch = batch_size * topology.n_groups
         self._check_unit()
         self._slot = order.slot_samples
-        n_slots = _kept(max(0, order.n_samples - start) // self._slot, topology.n_groups, remainder)
+        left = max(0, order.n_samples - start)
+        if order.composition is None:
+            n_slots = _kept(left // self._slot, topology.n_groups, remainder)
+        else:
+            n_slots = left // self.global_batch * self.global_batch
         self.stop = start + n_slots * self._slot
         self.n_batches = -(-(self.stop - start) // self.global_batch)
         self._keys = SlotKeys.of(order.spec.seed, order.epoch) if order.spec.shuffle else None
         # Whole batches without padding: the slots that a node gets of them have a closed form.
         self._n_regular = max(0, (min(self.stop, order.n_samples) - start) // self.global_batch)
+
+    @property
+    def spent_at(self) -> int:
+        """Samples of an epoch after which no batch is left, when reading goes on like this: at most its length."""
+        fewest = self.order.slot_samples * self.topology.n_groups if self.remainder == "drop" else 1
+        fewest = fewest if self.order.composition is None else self.global_batch
+        return max(0, self.order.n_samples - fewest + 1)
 
     @property
     def left_out(self) -> NDArray[np.int64]:
@@ -97,12 +111,12 @@ class EpochPlan:
         n_at_once = max(1, _SLOTS_AT_ONCE // (n_slots if self.order.deals_units else n_slots // self.topology.n_nodes))
         for first in range(0, n_regular, n_at_once):
             starts = self.start + ks[first : min(first + n_at_once, n_regular)] * self.global_batch
-            dealt = node_slots(self.order, self.topology, self.topology.node_of(rank), starts, n_slots)
-            blocks.append(self._rank_positions(dealt, n_slots, rank))
+            pieces = node_pieces(self.order, self.topology, self.topology.node_of(rank), starts, n_slots)
+            blocks.append(np.concatenate([self._rank_positions(piece, rank) for piece in pieces], axis=1))
         for k in ks[n_regular:].tolist():
             slots = self._slots(k)
             dealt = node_slots_by_sort(self.order, self.topology, self.topology.node_of(rank), slots)
-            blocks.append(self._rank_positions(dealt, slots.shape[1], rank))
+            blocks.append(self._rank_positions(dealt, rank))
         lengths = np.array([block.shape[1] for block in blocks for _ in range(len(block))], np.int64)
         return np.concatenate([np.zeros(0, np.int64), *(block.ravel() for block in blocks)]), lengths
 
@@ -112,8 +126,16 @@ class EpochPlan:
         return n_full * self.batch_size + (len(self.batch_positions(n_full, rank)) if rest else 0)
 
     def node_batch(self, k: int, node: int) -> NDArray[np.int64]:
-        """Return the positions that all ranks of `node` get in batch `k`, by canonical node, int64 (position,)."""
-        slots, _ = node_slots_by_sort(self.order, self.topology, node, self._slots(k))
+        """Return the positions that all ranks of `node` get in batch `k`, by canonical node, int64 (position,).
+
+        Where batches are composed exactly: by stream, then canonical node.
+        """
+        slots = self._slots(k)
+        if self.order.composition is None:
+            slots, _ = node_slots_by_sort(self.order, self.topology, node, slots)
+        else:
+            pieces = node_pieces(self.order, self.topology, node, slots[0, :1], slots.shape[1])
+            slots = np.concatenate([positions for positions, _ in pieces], axis=1)
         positions: NDArray[np.int64] = self._positions(slots)[0]
         return positions
 
@@ -135,10 +157,10 @@ class EpochPlan:
         first = self.start + k * self.global_batch
         return np.arange(first, min(first + self.global_batch, self.stop), self._slot, dtype=np.int64)[None, :]
 
-    def _rank_positions(self, dealt: NodeSlots, n_slots: int, rank: int) -> NDArray[np.int64]:
-        """Return what `rank` gets of its node's slots in batches of `n_slots`, int64 (batch, position)."""
+    def _rank_positions(self, dealt: NodeSlots, rank: int) -> NDArray[np.int64]:
+        """Return what `rank` gets of its node's slots, int64 (batch, position)."""
         slots, sub_orders = dealt
-        return self._positions(rank_positions(slots, sub_orders, n_slots, self.topology, rank, self._keys))
+        return self._positions(rank_positions(slots, sub_orders, self.topology, rank, self._keys))
 
     def _positions(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all positions of slots. int64 (batch, slot) -> int64 (batch, position)."""
@@ -165,22 +187,54 @@ class EpochPlan:
         return reads
 
     def _check_unit(self) -> None:
-        unit, method = self.order.unit, self.order.spec.batching_method
+        unit, batches = self.order.unit, self.order.spec.batches
         if unit is None:
+            return
+        if self.order.composition is not None:
+            self._check_composition(unit)
             return
         what, present = (
             ("batch size", self.batch_size) if self.order.deals_units else ("global batch", self.global_batch)
         )
         if present != unit:
             raise OptionError(
-                f"batching_method={method!r}: the order was made for units of {unit} samples, but the {what} is "
+                f"{batches}: the order was made for units of {unit} samples, but the {what} is "
                 f"{present}; make it with unit={present}"
             )
         if self.start % unit and self.start < self.order.n_samples:
             raise OptionError(
-                f"batching_method={method!r}: reading can go on at a multiple of the {what} of {unit} samples only, "
+                f"{batches}: reading can go on at a multiple of the {what} of {unit} samples only, "
                 f"not at sample {self.start}"
             )
+
+    def _check_composition(self, unit: int) -> None:
+        order, batches = self.order, self.order.spec.batches
+        shown = " : ".join(map(str, order.composition or []))
+        if self.batch_size % unit:
+            raise OptionError(
+                f"{batches}: the order was made for streams in the proportion {shown}, so the batch size must be a "
+                f"multiple of {unit}, not {self.batch_size}"
+            )
+        _check_remainder(order.spec, self.remainder)
+        if order.n_samples < self.global_batch and order.draws.any():
+            raise OptionError(
+                f"{batches}: no whole batch can be made. The epoch has {order.n_samples:,} samples in the proportion "
+                f"{shown}, and {self.topology.n_groups} x {self.batch_size} are needed; lower the batch size, or raise "
+                "the weights or the epoch_size"
+            )
+        if self.start % unit and self.start < order.n_samples:
+            raise OptionError(
+                f"{batches}: reading can go on at a multiple of {unit} samples only (the proportion {shown}), "
+                f"not at sample {self.start}"
+            )
+
+
+def _check_remainder(spec: OrderSpec, remainder: str) -> None:
+    """Raise OptionError if a remainder contradicts batches of an exact composition."""
+    if remainder == "exact":
+        raise OptionError(
+            f"{spec.batches} drops what fills no whole batch, which remainder='exact' forbids; leave one of them out"
+        )
 
 
 def _kept(left: int, n_groups: int, remainder: str) -> int:
@@ -274,15 +328,16 @@ class Schedule:
     ) -> None:
         if remainder not in REMAINDERS:
             raise OptionError(f"remainder must be one of {', '.join(map(repr, REMAINDERS))}; got {remainder!r}")
-        self._batching = BATCHINGS[spec.batching_method]
+        self._batching = batching_of(spec.batching_method, spec.batch_composition)
         if self._batching.takes_units and batch_size is None:
-            raise OptionError(
-                f"batching_method={spec.batching_method!r} orders whole batches: give the dataset its batch_size"
-            )
+            raise OptionError(f"{spec.batches} orders whole batches: give the dataset its batch_size")
         self.spec = spec
         self.catalog = catalog
         self.remainder = remainder
         self.draws: NDArray[np.int64] = resolve_draws(catalog, weights, epoch_size, spec.seed)
+        if spec.batch_composition == "exact" and batch_size is not None:
+            _check_remainder(spec, remainder)
+            composition_of(self.draws.tolist(), batch_size)  # raises now, and not at the first epoch
         self._batch_size = batch_size
         self._first: dict[int | None, EpochOrder] = {}
 
@@ -303,4 +358,4 @@ class Schedule:
     def _unit(self, topology: Topology) -> int | None:
         if self._batch_size is None or not self._batching.takes_units:
             return None
-        return self._batch_size * (1 if self._batching.unit_goes_to_one_rank else topology.n_groups)
+        return self._batch_size * (topology.n_groups if self._batching.unit_spans_ranks else 1)

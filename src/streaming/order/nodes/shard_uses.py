@@ -62,8 +62,9 @@ def uses_of_node(
             bounds[canonical_nodes] = sub_order.grid.first_ranks(canonical_nodes, begin)
             bound = bounds[uses.canonical_node]
             needed = uses.end > bound
-            # Further beyond its likely end than chance explains, a run is almost surely done: such runs come last.
-            done = needed & (uses.likely_end + sub_order.block // 8 < bound)
+            # Further beyond its likely end than chance explains, a run is almost surely done: such runs come last. So
+            # do those that begin where the epoch has read all that it reads.
+            done = needed & ((uses.likely_end + sub_order.block // 8 < bound) | ~sub_order.is_read(uses))
             needed &= ~done
             sure.append((first[needed], uses.shard[needed]))
             spent.append((first[done], uses.shard[done]))

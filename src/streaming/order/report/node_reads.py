@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from streaming.order.batching.exact_merge import ExactMerge
 from streaming.order.batching.unit_merge import UnitMerge
 from streaming.order.epoch import rows_drawn
 from streaming.order.nodes.assignment import CanonicalNodeSets
@@ -104,7 +105,7 @@ class NodeReads:
         if self._order.effective_algorithm is not None:
             return np.asarray((1 - fractions) ** rows)
         # In stored order a node gets a segment of each batch. A shard meets such a segment, or falls between two.
-        shares = np.array([sub_order.n_samples / sub_order.n_canonical_nodes for sub_order in self._order.sub_orders])
+        shares = np.array([sub_order.n_read / sub_order.n_canonical_nodes for sub_order in self._order.sub_orders])
         shares = shares[self._sub_order_of(canonical_nodes)]
         per_batch = self._plan.global_batch * shares / max(1, self._order.n_samples)
         return np.clip(1 - fractions - (rows - 1) / per_batch, 0, 1)
@@ -115,6 +116,7 @@ class NodeReads:
         pairs = [np.zeros(0, np.int64)]
         for sub_order, first in zip(self._order.sub_orders, self._first.tolist()):
             uses = sub_order.uses(np.arange(sub_order.n_canonical_nodes, dtype=np.int64))
+            uses = uses.pick(np.flatnonzero(sub_order.is_read(uses)))
             pairs.append((uses.canonical_node + first) * n_shards + uses.shard)
         canonical_node, shard = np.divmod(np.unique(np.concatenate(pairs)), n_shards)
         return np.split(shard, np.searchsorted(canonical_node, np.arange(1, self._n_canonical_nodes), "left"))
@@ -127,14 +129,19 @@ class NodeReads:
         order, size = self._order, self._plan.global_batch
         n = min(order.n_samples, self._plan.stop)
         if order.merge is None:
-            for begin in self._starts(0, n // size):
+            for begin in self._starts(0, n // size, size):
                 yield self._cut_of_one_sub_order(0, begin, begin + size)
             if n < size:
                 yield self._cut_of_one_sub_order(0, 0, n)
         elif isinstance(order.merge, UnitMerge) and not order.deals_units:  # a batch is a unit of one sub-order
             for number, n_units in enumerate(order.merge.n_units):
-                for begin in self._starts(number, n_units):
+                for begin in self._starts(number, n_units, size):
                     yield self._cut_of_one_sub_order(number, begin, begin + size)
+        elif isinstance(order.merge, ExactMerge):  # a batch holds a segment of each sub-order, dealt on its own
+            for number, share in enumerate(order.merge.composition):
+                n_slots = size // order.merge.unit * share
+                for begin in self._starts(number, n // size, n_slots) if share else ():
+                    yield self._cut_of_one_sub_order(number, begin, begin + n_slots)
         else:
             cost = self._n_canonical_nodes + self._n_nodes + size // order.slot_samples
             n_seen = max(1, min(n // size, _MOST_BATCHES, _MOST_STEPS // cost))
@@ -142,9 +149,12 @@ class NodeReads:
                 begin = n // size * number // n_seen * size
                 yield self._cut_of_slots(begin, min(begin + size, n))
 
-    def _starts(self, number: int, n_batches: int) -> list[int]:
-        """Return where whole batches of one sub-order begin: one period of residues, or some of a long period."""
-        n_canonical_nodes, size = self._order.sub_orders[number].n_canonical_nodes, self._plan.global_batch
+    def _starts(self, number: int, n_batches: int, size: int) -> list[int]:
+        """Return where whole batches of one sub-order begin: one period of residues, or some of a long period.
+
+        `size`: slots that a batch has of this sub-order.
+        """
+        n_canonical_nodes = self._order.sub_orders[number].n_canonical_nodes
         period = min(n_batches, n_canonical_nodes // math.gcd(n_canonical_nodes, size))
         n_seen = min(period, _LONGEST_PERIOD, max(1, _MOST_STEPS // (n_canonical_nodes + self._n_nodes)))
         return [period * step // n_seen * size for step in range(n_seen)]

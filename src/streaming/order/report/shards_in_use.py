@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from streaming.order.epoch import EpochOrder
 from streaming.order.nodes.assignment import CanonicalNodeSets
-from streaming.order.sub_orders.sub_order import ShardUses
+from streaming.order.sub_orders.sub_order import SubOrder
 
 _TICKS: Final = 1 << 20
 """Ticks in an epoch, in which intervals are counted: fine enough, and a shard's number fits beside them in a word."""
@@ -42,9 +42,7 @@ def _intervals(
     The intervals of one shard do not overlap.
     """
     tables = [
-        _in_ticks(sub_order.uses(mine), np.diff(sub_order.grid.starts))
-        for sub_order, mine in zip(order.sub_orders, canonical_nodes)
-        if sub_order.n_samples
+        _in_ticks(sub_order, mine) for sub_order, mine in zip(order.sub_orders, canonical_nodes) if sub_order.n_samples
     ]
     shards, begins, ends = (
         np.concatenate([np.zeros(0, np.int64), *(table[column] for table in tables)]) for column in range(3)
@@ -61,9 +59,12 @@ def _intervals(
     return shards[some], begins[some], ends[some]
 
 
-def _in_ticks(uses: ShardUses, n_samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """Return shard, begin and end in ticks of each use, int64 (use,). `n_samples`: of each canonical node."""
-    sizes = np.maximum(1, n_samples[uses.canonical_node]).astype(np.float64)
+def _in_ticks(sub_order: SubOrder, canonical_nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    """Return shard, begin and end in ticks of each use by these canonical nodes, int64 (use,) each."""
+    uses = sub_order.uses(canonical_nodes)
+    uses = uses.pick(np.flatnonzero(sub_order.is_read(uses)))
+    n_read = sub_order.grid.first_ranks(np.arange(sub_order.n_canonical_nodes, dtype=np.int64), sub_order.n_read)
+    sizes = np.maximum(1, n_read[uses.canonical_node]).astype(np.float64)
     ends = np.minimum(uses.likely_end, uses.end)
     begins_at = np.clip(np.floor(uses.first / sizes * _TICKS), 0, _TICKS)
     ends_at = np.clip(np.ceil(ends / sizes * _TICKS), 0, _TICKS)

@@ -92,7 +92,9 @@ class SubOrder:
         shards: NDArray[np.int64],
         n_canonical_nodes: int,
         mixing: Mixing,
+        n_read: int | None = None,
     ) -> None:
+        """`n_read`: positions that the epoch reads, from the first on; None: all of them."""
         self._mixing = mixing
         self._runs = _deal(catalog, drawn, shards, mixing)
         self._first_sample = catalog.first_sample
@@ -100,6 +102,8 @@ class SubOrder:
         """All runs in the order in which they are dealt."""
         self._offsets = self.table.offsets
         self.grid = CanonicalNodeGrid(int(self._offsets[-1]), n_canonical_nodes)
+        self.n_read = self.grid.n_places if n_read is None else n_read
+        """Positions that the epoch reads, from the first on."""
         self._canonical_nodes: list[CanonicalNode | None] = [None] * n_canonical_nodes
         algorithm = mixing.algorithm
         self.row_choice: RowChoice | None = None
@@ -159,6 +163,14 @@ class SubOrder:
         none = np.zeros(0, np.int64)
         return ShardUses(*(np.concatenate([none, *(getattr(table, name) for table in tables)]) for name in columns))
 
+    def is_read(self, uses: ShardUses) -> NDArray[np.bool_]:
+        """Return which of these uses begin, about, before the epoch has read what it reads: bool (use,)."""
+        if self.n_read == self.n_samples:
+            return np.ones(len(uses.shard), np.bool_)
+        every = np.arange(self.n_canonical_nodes, dtype=np.int64)
+        read: NDArray[np.bool_] = uses.first < self.grid.first_ranks(every, self.n_read)[uses.canonical_node]
+        return read
+
     def _make_canonical_node(self, number: int) -> CanonicalNode:
         runs = self._cut(int(self.grid.starts[number]), int(self.grid.starts[number + 1]))
         mixing = self._mixing
@@ -208,7 +220,8 @@ def _deal(catalog: Catalog, drawn: Drawn, shards: NDArray[np.int64], mixing: Mix
     """Return the runs of these shards in the order in which they are dealt to canonical nodes."""
     if mixing.shuffle_algo is None:
         runs = lay_runs(catalog, drawn, shards)
-        return runs.pick(np.argsort(runs.pass_number, kind="stable"))
+        # Stream after stream, each pass by pass. The sort is stable: a pass keeps the order of its shards.
+        return runs.pick(np.lexsort((runs.pass_number, catalog.stream_of_shard[runs.shard])))
     # Keyed by seed and shard alone: all passes of a shard lie side by side, and nodes keep their shards between epochs.
     return lay_runs(catalog, drawn, shards[keyed_order(bits(derive_key(mixing.seed, Purpose.DEAL), shards))])
 

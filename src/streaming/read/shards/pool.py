@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeAlias
 
 from streaming.errors import ClosedError, FormatError, ShardDamagedError, StorageError
+from streaming.file_reads import read_at
 from streaming.fork_safety import ForkSafeLock
 from streaming.formats.index import Schema
 from streaming.formats.layout import layout_of
@@ -93,7 +94,7 @@ class SourceShard(_MendableShard):
         offsets = self._offsets
         start = offsets[row]
         n_bytes = offsets[row + 1] - start
-        record = os.pread(self._fd, n_bytes, start)
+        record = read_at(self._fd, n_bytes, start)
         try:
             if len(record) != n_bytes:
                 raise ShardDamagedError(f"ends after {len(record)} of {n_bytes} bytes; the file was cut short")
@@ -232,7 +233,7 @@ class ShardPool:
                 view = map_file(file.fd, file.n_bytes)
                 offsets = layout.record_offsets(view, n_samples, file.n_bytes)
                 return MappedShard(view, name, offsets.data, decode, again)
-            header = os.pread(file.fd, layout.header_bytes(n_samples), 0)
+            header = read_at(file.fd, layout.header_bytes(n_samples), 0)
             offsets = layout.record_offsets(header, n_samples, file.n_bytes)
             return SourceShard(os.dup(file.fd), name, offsets.data, decode, again)
         except ShardDamagedError as error:

@@ -133,6 +133,8 @@ class RangeRead:
             file = self._reader.files.request(shard)
             for row in self._rows[shard]:
                 begin, end = bounds[row]
+                if end - begin > self._rules.record_bytes:
+                    continue
                 n_bytes += end - begin
                 if begin < end and (not spans or n_bytes <= self._rules.together_bytes):
                     self._requested.append((shard, row))

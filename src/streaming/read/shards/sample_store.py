@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from streaming.read.shards.pool import Sample, ShardPool
 from streaming.read.shards.range_reader import RangeReader
 from streaming.read.shards.side_files import SideFiles
 from streaming.read.shared.epoch_ring import StartedEpoch
-from streaming.read.streams.cache_limit import CacheRoom, checked_limit, disk_bytes, index_bytes
+from streaming.read.streams.cache_limit import CacheRoom, checked_limit, disk_bytes, index_bytes, unpacking_notes
 from streaming.read.streams.copies import current_copies
 from streaming.read.streams.indexes import StreamFiles, catalog_of, load_streams
 from streaming.read.streams.location import StreamLocation, config_of, own_folder
@@ -34,6 +35,7 @@ from streaming.read.telemetry.loader_monitor import LoaderMonitor
 from streaming.read.telemetry.progress_bar import first_samples_shown, indexes_shown
 from streaming.read.telemetry.stats import FetcherStats, ReadingStats, Stats, epoch_line, stream_stats
 
+_log: Final = logging.getLogger("streaming")
 _MAX_AT_START: Final = 16
 """Shards announced before an epoch has started,"""
 _START_SHARE: Final = 0.75
@@ -60,8 +62,8 @@ class SampleStore:
         """Read the indexes at these locations, fetching those that are not on disk.
 
         `cache_limit`: the most that may lie in the cache, in bytes or as in "100gb"; None: what the disk holds.
-        `is_shown`: a terminal may show how many indexes have come. Raises the kinds of `load_streams` and
-        `checked_limit`.
+        `is_shown`: this rank speaks for its machine, and a terminal may show how many indexes have come. Raises the
+        kinds of `load_streams` and `checked_limit`.
         """
         counters = SharedCounters(len(locations))
         waits = WaitRecorder(counters)
@@ -72,6 +74,9 @@ class SampleStore:
         if limit_bytes is not None:  # the fetcher hears of it only now that it is known to be enough
             client.close()
             client = _client(locations, limit_bytes, waits)
+        if is_shown:
+            for note in unpacking_notes(streams, limit_bytes):
+                _log.warning("%s", note)
         self._open(_Contents(client, streams, counters, waits, limit_bytes, allow_unsafe_types))
 
     def _open(self, contents: _Contents) -> None:
@@ -94,6 +99,23 @@ class SampleStore:
 
     def __setstate__(self, contents: _Contents) -> None:
         self._open(contents)
+
+    # --- how it was made
+
+    @property
+    def locations(self) -> Sequence[StreamLocation]:
+        """Where the files of each stream are."""
+        return [stream.location for stream in self._contents.streams]
+
+    @property
+    def cache_limit(self) -> int | None:
+        """The most that may lie in the cache, in bytes; None for no limit."""
+        return self._contents.limit_bytes
+
+    @property
+    def allow_unsafe_types(self) -> bool:
+        """Whether columns are read whose decoding may run any code."""
+        return self._contents.allow_unsafe_types
 
     # --- samples by number
 

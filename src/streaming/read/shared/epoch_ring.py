@@ -29,12 +29,27 @@ from streaming.fork_safety import ForkSafeLock, members
 from streaming.order import Cursor
 from streaming.read.shared.anonymous_file import RankOwned, anonymous_file
 
-_HEADER: Final = struct.Struct("<qqqqq")
-_ENTRY: Final = struct.Struct("<qqqqqqq")
+_HEADER: Final = struct.Struct("<9q")
+_ENTRY: Final = struct.Struct("<11q")
 _N_ENTRIES: Final = 16
 _MAX_WORKERS: Final = 1024
 _ENTRY_BYTES: Final = _ENTRY.size + 4 * _MAX_WORKERS  # then the process number of each worker that has joined
 _FILE_BYTES: Final = _HEADER.size + _N_ENTRIES * _ENTRY_BYTES
+
+
+class LoadedOrder(NamedTuple):
+    """What a loaded state has decided of the order, for all epochs from then on, if any has.
+
+    A seed; canonical nodes and block size, 0 for the default.
+    """
+
+    is_any: bool = False
+    seed: int = 0
+    n_canonical_nodes: int = 0
+    block_size: int = 0
+
+
+_OWN_ORDER: Final = LoadedOrder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,8 @@ class StartedEpoch:
     """Whether our own loader has begun it, which counts its batches and what training waits for."""
     number: int
     """How many epochs had started before it, in this rank process and its workers."""
+    loaded: LoadedOrder = _OWN_ORDER
+    """What a state that was loaded before it has decided of its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +136,23 @@ class EpochRing(RankOwned):
     def set_next(self, epoch: int) -> None:
         """Have `epoch` begin next, from its first sample. Forgets a cursor that was loaded."""
         with self._locked() as file:
-            file.header = _Header(file.header.n_started, epoch)
+            header = file.header
+            file.header = _Header(header.n_started, epoch, *header.loaded)
 
-    def resume_at(self, epoch: int, consumed: int) -> None:
-        """Have `epoch` begin next with `consumed` samples spent; if these are all, the epoch after it."""
+    def resume_at(self, epoch: int, consumed: int, loaded: LoadedOrder = _OWN_ORDER) -> None:
+        """Have `epoch` begin next with `consumed` samples spent; if these are all, the epoch after it.
+
+        `loaded`: what the state decides of the order.
+        """
         with self._locked() as file:
-            file.header = _Header(file.header.n_started, file.header.next_epoch, True, epoch, consumed)
+            header = file.header
+            file.header = _Header(header.n_started, header.next_epoch, *loaded, True, epoch, consumed)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an epoch has begun or a state was loaded, so that the order can change no more."""
+        with self._locked() as file:
+            return bool(file.header.n_started or file.header.has_cursor)
 
     @property
     def next_epoch(self) -> int:
@@ -211,9 +239,17 @@ class _Header(NamedTuple):
 
     n_started: int
     next_epoch: int
+    has_loaded: bool = False
+    seed: int = 0
+    n_canonical_nodes: int = 0
+    block_size: int = 0
     has_cursor: bool = False
     cursor_epoch: int = 0
     consumed: int = 0
+
+    @property
+    def loaded(self) -> LoadedOrder:
+        return LoadedOrder(bool(self.has_loaded), self.seed, self.n_canonical_nodes, self.block_size)
 
 
 class _Entry(NamedTuple):
@@ -225,10 +261,15 @@ class _Entry(NamedTuple):
     batch_size: int
     n_workers: int
     is_counted: bool
+    has_loaded: bool
+    seed: int
+    n_canonical_nodes: int
+    block_size: int
     is_abandoned: bool = False
 
     def started(self, number: int) -> StartedEpoch:
-        return StartedEpoch(self.epoch, self.start, self.batch_size, bool(self.is_counted), number)
+        loaded = LoadedOrder(bool(self.has_loaded), self.seed, self.n_canonical_nodes, self.block_size)
+        return StartedEpoch(self.epoch, self.start, self.batch_size, bool(self.is_counted), number, loaded)
 
 
 class _RingFile:
@@ -279,10 +320,12 @@ class _RingFile:
         cursor = Cursor(header.next_epoch, 0)
         if header.has_cursor:
             cursor = Cursor(header.cursor_epoch, header.consumed).normalised(n_epoch_samples)
-        entry = _Entry(loader.key, cursor.epoch, cursor.consumed, batch_size, loader.n_workers, is_counted)
+        entry = _Entry(
+            loader.key, cursor.epoch, cursor.consumed, batch_size, loader.n_workers, is_counted, *header.loaded
+        )
         os.pwrite(self._fd, _ENTRY.pack(*entry) + bytes(4 * _MAX_WORKERS), self._at(header.n_started))
         # Last, so that a process that is killed here has started nothing.
-        self.header = _Header(header.n_started + 1, cursor.epoch + 1)
+        self.header = _Header(header.n_started + 1, cursor.epoch + 1, *header.loaded)
         return entry.started(header.n_started)
 
 

@@ -24,14 +24,15 @@ def checked_limit(limit: int | str | None, streams: Sequence[StreamFiles]) -> in
     """Parse a limit to bytes; None for none. Raises OptionError if not even two shards fit."""
     if limit is None:
         return None
-    limit_bytes = parse_bytes(limit)
+    limit_bytes = parse_bytes(limit, name="cache_limit")
     if limit_bytes < 0:
         raise OptionError(f"cache_limit={limit!r} must be 0 or more bytes")
     least = max(map(_Least.of, streams), key=lambda least: least.n_bytes)
     if limit_bytes < least.n_bytes:
         raise OptionError(
-            f"cache_limit={limit!r} ({limit_bytes:,} bytes) is too small: at least {least.n_bytes:,} bytes are needed, "
-            f"{least.reason}; raise the limit, or write shards with a smaller size_limit"
+            f"Minimum cache usage ({least.n_bytes:,} bytes) is larger than the cache limit: cache_limit={limit!r} "
+            f"({limit_bytes:,} bytes) is too low. Increase the `cache_limit` to at least {least.n_bytes:,} bytes "
+            f"for {least.reason}; or write shards with a smaller size_limit"
         )
     return limit_bytes
 
@@ -89,6 +90,28 @@ def _is_cached(stream: StreamFiles) -> NDArray[np.bool_]:
     is_fetched = stream.location.source is None
     cached: NDArray[np.bool_] = (stream.index.zip_bytes >= 0) | is_fetched
     return cached
+
+
+def unpacking_notes(streams: Sequence[StreamFiles], limit_bytes: int | None) -> list[str]:
+    """What to tell of sources that are about to be decompressed into a folder of ours: where, and how much it takes."""
+    notes = []
+    for stream in streams:
+        location, index = stream.location, stream.index
+        is_packed = index.zip_bytes >= 0
+        if location.source is None or not is_packed.any() or os.path.exists(location.cache):
+            continue
+        if all(
+            os.path.exists(os.path.join(location.source, index.raw_name(k))) for k in np.flatnonzero(is_packed).tolist()
+        ):
+            continue
+        n_bytes = int(index.raw_bytes[is_packed].sum())
+        size = shown_bytes(n_bytes) if limit_bytes is None else f"at most {shown_bytes(min(n_bytes, limit_bytes))}"
+        notes.append(
+            f"{location.title} is compressed and is only read: its shards are decompressed into {location.cache} "
+            f"({size}), where the next run finds them. To choose the place give `remote` and `local`, to bound it "
+            "`cache_limit`"
+        )
+    return notes
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,8 @@ def _index_bytes(location: StreamLocation, number: int, client: FetchClient) -> 
     except FileNotFoundError:
         if location.source is not None:
             raise IndexMissingError(
-                f"{location.title}: No `remote` provided, but local file {path} does not exist; "
-                "check the path and the split, and that the writer has finished"
+                f"{location.title}: No `remote` provided, but local file {path} does not exist (No such file or "
+                "directory); check the path and the split, and that the writer has finished"
             ) from None
     try:
         try:
@@ -147,7 +147,9 @@ def _read(path: str) -> bytes:
 
 def _check(location: StreamLocation, index: ShardIndex, *, allow_unsafe_types: bool, allow_empty: bool) -> None:
     if index.n_samples == 0 and not allow_empty:
-        raise EmptyStreamError(f"{location.title} has no samples: leave it out, or check how it was written")
+        raise EmptyStreamError(
+            f"Stream contains no samples: {location.title}; leave it out, or check how it was written"
+        )
     for schema in index.schemas:
         try:  # raise now, not at the first sample
             layout_of(schema.format).make_decoder(schema, allow_unsafe_types=allow_unsafe_types)

@@ -26,6 +26,13 @@ _SAS: Final = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
 _ACCOUNTS: Final = ("AZURE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_NAME")
 _ENDPOINTS: Final = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
+# What `UseDevelopmentStorage=true` stands for; the key is no secret, but the same on every machine.
+_EMULATOR: Final = {
+    "AccountName": "devstoreaccount1",
+    "AccountKey": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+    "BlobEndpoint": "http://127.0.0.1:10000/devstoreaccount1",
+}
+
 
 class AzureIdentity(enum.Enum):
     """Where the credentials come from; the value completes "asked with …"."""
@@ -193,6 +200,11 @@ def _from_connection_string(environment: Mapping[str, str]) -> dict[str, str]:
     """Return AZURE_STORAGE_CONNECTION_STRING as the variables that it replaces."""
     text = environment.get("AZURE_STORAGE_CONNECTION_STRING", "")
     fields = dict(part.partition("=")[::2] for part in text.split(";") if "=" in part)
+    if fields.get("UseDevelopmentStorage", "").lower() == "true":
+        fields = _EMULATOR
+    elif "BlobEndpoint" not in fields and fields.get("AccountName") and "EndpointSuffix" in fields:
+        protocol = fields.get("DefaultEndpointsProtocol", "https")
+        fields["BlobEndpoint"] = f"{protocol}://{fields['AccountName']}.blob.{fields['EndpointSuffix']}"
     names = {
         "AccountName": _ACCOUNTS[0],
         "AccountKey": _KEYS[0],

@@ -35,7 +35,8 @@ def open_gcs(location: Bucket, settings: StoreSettings) -> BucketStore:
     access = Access(
         location.shown, found.endpoint, found.identity.value, has_credentials=found.identity.has_credentials
     )
-    http = client_options(settings, options, endpoint=found.endpoint)
+    # Else Google would unpack such objects itself, and then serve no ranges and state no length.
+    http = client_options(settings, options, endpoint=found.endpoint, headers={"Accept-Encoding": "gzip"})
     provider = _provider(found)
 
     def connect() -> Any:

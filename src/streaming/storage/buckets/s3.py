@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from streaming.errors import MissingExtraError, ObjectForbiddenError, StorageError
+from streaming.errors import StorageError
+from streaming.storage.buckets.aws_profile import ProfileKeys, profile_keys
 from streaming.storage.buckets.client_options import NO_RETRIES, client_options
 from streaming.storage.buckets.instance_metadata import has_aws_role
-from streaming.storage.buckets.s3_settings import AccessKeys, S3Identity, S3Settings, s3_settings
+from streaming.storage.buckets.s3_settings import AWS_ENDPOINTS, AccessKeys, S3Identity, S3Settings, s3_settings
 from streaming.storage.buckets.store import BucketStore
 from streaming.storage.common.diagnosis import Access
+from streaming.storage.common.transport import ca_bundle
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.url import Bucket
@@ -32,10 +34,12 @@ def open_s3(location: Bucket, settings: StoreSettings) -> BucketStore:
     found = s3_settings(location.name, settings.environment, options, for_uploads=settings.for_uploads)
     if found.identity is S3Identity.INSTANCE and not has_aws_role(found.metadata_endpoint):
         found = replace(found, identity=S3Identity.NOBODY)
-    if found.region is None and found.identity is S3Identity.PROFILE:
-        found = replace(found, region=_session(found.profile).region_name)
     if found.region is None and found.endpoint is None:
         found = replace(found, region=region_of(location.name, settings, options))
+    if found.endpoint is None and set(AWS_ENDPOINTS) & set(settings.environment):
+        found = replace(
+            found, endpoint=found.shown_endpoint
+        )  # else the client would take the one that is to be ignored
     return open_s3_bucket(location, found, settings, options)
 
 
@@ -53,6 +57,11 @@ def open_s3_bucket(
     `identity` completes "asked with …" in errors where S3's own words would mislead. `is_aws=False` avoids requests
     that other services do not know.
     """
+    provider = _provider(found)
+    if isinstance(provider, ProfileKeys) and found.profile is not None:
+        identity = f"the AWS profile {found.profile.name or 'default'!r} of this user ({provider.source})"
+    if found.ca_bundle is not None and ca_bundle(options, settings.environment) is None:
+        options = {**options, "ca_bundle": found.ca_bundle}
     access = Access(
         location.shown,
         found.shown_endpoint,
@@ -64,7 +73,6 @@ def open_s3_bucket(
     headers = {"x-amz-acl": found.canned_acl} if found.canned_acl else None
     http = client_options(settings, options, endpoint=found.endpoint, headers=headers)
     arguments = _arguments(location, found, is_aws=is_aws)
-    provider = _provider(found)
 
     def connect() -> Any:
         from obstore.store import S3Store
@@ -120,8 +128,8 @@ def _provider(found: S3Settings) -> Any:
     """Return what gives the client its keys; None if it finds them by itself."""
     if found.keys is not None:
         return _StaticKeys(found.keys)
-    if found.identity is S3Identity.PROFILE:
-        return _profile(found.profile)
+    if found.identity is S3Identity.PROFILE and found.profile is not None:
+        return profile_keys(found.profile)
     return None
 
 
@@ -138,34 +146,3 @@ class _StaticKeys:
             "token": self._keys.session_token,
             "expires_at": None,
         }
-
-
-def _profile(name: str | None) -> Any:
-    """Read an AWS profile through boto3, because obstore does not."""
-    session = _session(name)
-    from obstore.auth.boto3 import Boto3CredentialProvider
-
-    try:
-        provider = Boto3CredentialProvider(session)
-    except Exception as error:
-        raise _no_profile(name, error) from error
-    return lambda: provider()  # a provider with a region of its own would contradict the one that is set
-
-
-def _session(name: str | None) -> Any:
-    try:
-        import boto3
-    except ImportError as error:
-        raise MissingExtraError(
-            package="boto3", extra="aws-profile", purpose="reading an AWS profile (AWS_PROFILE or ~/.aws/credentials)"
-        ) from error
-    try:
-        return boto3.Session(profile_name=name)
-    except Exception as error:
-        raise _no_profile(name, error) from error
-
-
-def _no_profile(name: str | None, error: Exception) -> ObjectForbiddenError:
-    return ObjectForbiddenError(
-        f"the AWS profile {name or 'default'!r} gives no credentials: {error}; check AWS_PROFILE and ~/.aws"
-    )

@@ -1,19 +1,22 @@
 """How to reach an S3 bucket, from `storage_options` and the environment. Pure, but for a look at files.
 
-Options win over the environment. `S3_ENDPOINT_URL` wins over the AWS variables for an endpoint, as in the predecessor.
-Everything else is named as AWS names it.
+Options win over the environment, and that over AWS's files. `S3_ENDPOINT_URL` wins over the AWS variables for an
+endpoint, as in the predecessor. Everything else is named as AWS names it.
 """
 
 from __future__ import annotations
 
 import enum
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from streaming.errors import OptionError
+from streaming.storage.buckets.aws_profile import AwsProfile, aws_profile
 from streaming.storage.common.transport import check_endpoint
+
+AWS_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Of AWS's tools, and the last of obstore and others; the client would read them, too."""
 
 
 class S3Identity(enum.Enum):
@@ -27,7 +30,7 @@ class S3Identity(enum.Enum):
     PROFILE = "the AWS profile of this user"
     CONTAINER = "the credentials of this container (AWS_CONTAINER_CREDENTIALS_…)"
     INSTANCE = "the role of this machine (instance metadata)"
-    NOBODY = "no credentials: no AWS_… keys are set, there is no profile, and this machine has no role"
+    NOBODY = "no credentials: no AWS_… keys are set, no AWS profile gives any, and this machine has no role"
 
     @property
     def has_credentials(self) -> bool:
@@ -52,11 +55,12 @@ class S3Settings:
     region: str | None  # None: unknown so far
     identity: S3Identity  # INSTANCE needs a check of instance metadata
     keys: AccessKeys | None
-    profile: str | None
+    profile: AwsProfile | None
     metadata_endpoint: str
     requester_pays: bool
     is_virtual_hosted: bool
     canned_acl: str | None
+    ca_bundle: str | None = None  # of the profile
 
     @property
     def shown_endpoint(self) -> str:
@@ -73,13 +77,15 @@ def s3_settings(
 ) -> S3Settings:
     """Combine checked options and variables for `bucket`. Raises OptionError."""
     options = options or {}
-    identity = _identity(options, environment)
+    profile = aws_profile(environment, options.get("profile"))
+    identity = _identity(options, environment, profile)
+    region = options.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     return S3Settings(
-        endpoint=_endpoint(options, environment),
-        region=options.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or None,
+        endpoint=_endpoint(options, environment, profile),
+        region=region or profile.region,
         identity=identity,
         keys=_keys(identity, options, environment),
-        profile=options.get("profile") or environment.get("AWS_PROFILE") or None,
+        profile=profile,
         metadata_endpoint=(
             environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
             or environment.get("AWS_METADATA_ENDPOINT")
@@ -88,21 +94,25 @@ def s3_settings(
         requester_pays=options.get(
             "requester_pays", bucket in environment.get("MOSAICML_STREAMING_AWS_REQUESTER_PAYS", "").split(",")
         ),
-        is_virtual_hosted=options.get("virtual_hosted_style", False),
+        is_virtual_hosted=options.get("virtual_hosted_style", profile.is_virtual_hosted),
         canned_acl=environment.get("S3_CANNED_ACL") or None if for_uploads else None,
+        ca_bundle=profile.ca_bundle,
     )
 
 
-def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+def _endpoint(options: Mapping[str, Any], environment: Mapping[str, str], profile: AwsProfile) -> str | None:
     if "endpoint" in options:
         return check_endpoint(options["endpoint"], named="`endpoint` in storage_options")
-    for name in ("S3_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+    ignores = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true" or profile.ignores_endpoints
+    for name in ("S3_ENDPOINT_URL",) if ignores else ("S3_ENDPOINT_URL", *AWS_ENDPOINTS):
         if url := environment.get(name):
             return check_endpoint(url, named=f"the S3 endpoint {name}")
-    return None
+    if ignores:
+        return None
+    return check_endpoint(profile.endpoint, named=f"endpoint_url in {profile.config_file}")
 
 
-def _identity(options: Mapping[str, Any], environment: Mapping[str, str]) -> S3Identity:
+def _identity(options: Mapping[str, Any], environment: Mapping[str, str], profile: AwsProfile) -> S3Identity:
     """Return the first source of credentials: the stream's options, then in the order of AWS's own tools."""
     given = {"access_key_id", "secret_access_key", "session_token"} & set(options)
     if options.get("anonymous"):
@@ -124,7 +134,7 @@ def _identity(options: Mapping[str, Any], environment: Mapping[str, str]) -> S3I
         return S3Identity.KEYS
     if environment.get("AWS_WEB_IDENTITY_TOKEN_FILE") and environment.get("AWS_ROLE_ARN"):
         return S3Identity.WEB_IDENTITY
-    if environment.get("AWS_PROFILE") or os.path.isfile(_credentials_file(environment)):
+    if profile.gives_keys:
         return S3Identity.PROFILE
     if any(environment.get(f"AWS_CONTAINER_CREDENTIALS_{kind}_URI") for kind in ("RELATIVE", "FULL")):
         return S3Identity.CONTAINER
@@ -143,8 +153,3 @@ def _keys(identity: S3Identity, options: Mapping[str, Any], environment: Mapping
             environment.get("AWS_SESSION_TOKEN") or None,
         )
     return None
-
-
-def _credentials_file(environment: Mapping[str, str]) -> str:
-    named = environment.get("AWS_SHARED_CREDENTIALS_FILE")
-    return named or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".aws", "credentials")

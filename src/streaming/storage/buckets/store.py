@@ -10,11 +10,13 @@ import contextlib
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from streaming.errors import ObjectMissingError, OptionError, StorageError, TransferDamagedError
 from streaming.storage.buckets.errors import diagnose_error, first_line
 from streaming.storage.common.diagnosis import Access
+from streaming.storage.common.packed_objects import encodings_of, part_of_content, spooled, unpacked
 from streaming.storage.store import Content, ObjectFacts, Part
 from streaming.storage.translation import translating_errors
 from streaming.storage.uploads import CountedFile, open_upload
@@ -48,7 +50,14 @@ class BucketStore:
         if version is not None:
             options["if_match"] = version
         with self._translating_errors(name):
-            result = self._obstore.get(self._client, name, options=options or None)
+            try:
+                result = self._obstore.get(self._client, name, options=options or None)
+            except Exception as error:
+                if not (offset and self._is_beyond(name, error) and self._comes_packed(name)):
+                    raise
+                return self._unpacked(name, offset, version)
+            if _encodings(name, result):
+                return self._unpacked(name, offset, version, None if offset else result)
             facts = _facts(result.meta, name)
             if result.range[0] != offset:
                 raise TransferDamagedError(f"{self._shown(name)}: bytes from {offset} on were asked for, others came")
@@ -62,7 +71,15 @@ class BucketStore:
         if version is not None:
             options["if_match"] = version
         with self._translating_errors(name):
-            result = self._obstore.get(self._client, name, options=options)
+            try:
+                result = self._obstore.get(self._client, name, options=options)
+            except Exception as error:
+                if not (self._is_beyond(name, error) and self._comes_packed(name)):
+                    raise
+                result = None
+            if result is None or _encodings(name, result):
+                whole = self._unpacked(name, begin, version)
+                return part_of_content(whole, begin, end, shown=self._shown(name))
             facts, came = _facts(result.meta, name), tuple(result.range)
             self._check_version(facts, version)
             data = bytes(result.bytes()) if came == (begin, end) else b""
@@ -92,7 +109,10 @@ class BucketStore:
     def head(self, name: str) -> ObjectFacts:
         """See Store."""
         with self._translating_errors(name):
-            return _facts(self._obstore.head(self._client, name), name)
+            result = self._obstore.get(self._client, name, options={"head": True})
+            if not _encodings(name, result):
+                return _facts(result.meta, name)
+            return self._unpacked(name, 0, None).facts  # the store knows the packed size only
 
     def delete(self, name: str) -> None:
         """See Store."""
@@ -113,6 +133,30 @@ class BucketStore:
             self._obstore.put(self._client, name, b"", use_multipart=False)
         if moved is not None:
             moved(n_bytes)
+
+    def _unpacked(self, name: str, offset: int, version: str | None, result: Any = None) -> Content:
+        """Read a packed object to its end; it has no ranges. Requires that errors are translated."""
+        if result is None:
+            options: Any = {"if_match": version} if version is not None else None
+            result = self._obstore.get(self._client, name, options=options)
+        packed = _facts(result.meta, name)
+        self._check_version(packed, version)
+        chunks = self._chunks(name, result.stream(min_chunk_size=_CHUNK_BYTES))
+        return spooled(
+            unpacked(chunks, _encodings(name, result), shown=self._shown(name)),
+            offset,
+            lambda n_bytes: replace(packed, n_bytes=n_bytes),
+            shown=self._shown(name),
+        )
+
+    def _comes_packed(self, name: str) -> bool:
+        """Whether the store says that the object is packed."""
+        return bool(_encodings(name, self._obstore.get(self._client, name, options={"head": True})))
+
+    def _is_beyond(self, name: str, error: Exception) -> bool:
+        """Whether a range was refused, as one is that lies beyond the packed size."""
+        translated = self._translated(name, error)
+        return isinstance(translated, TransferDamagedError) and translated.is_beyond_end
 
     def _check_version(self, facts: ObjectFacts, version: str | None) -> None:
         """Check the version for servers that ignore If-Match."""
@@ -136,6 +180,10 @@ class BucketStore:
     def _translated(self, name: str, error: Exception) -> StorageError:
         diagnosis = diagnose_error(error, has_credentials=self._access.has_credentials)
         return diagnosis.error(name, self._access)
+
+
+def _encodings(name: str, result: Any) -> tuple[str, ...]:
+    return encodings_of(name, result.attributes.get("Content-Encoding"))
 
 
 def _facts(meta: Any, name: str) -> ObjectFacts:

@@ -21,6 +21,7 @@ from streaming.errors import (
     StoreUnreachableError,
     TransferDamagedError,
 )
+from streaming.storage.common.redaction import without_secrets
 
 CHECK_NETWORK: Final = "check the endpoint, the network, and proxies (HTTP_PROXY, HTTPS_PROXY, NO_PROXY)"
 
@@ -107,13 +108,17 @@ class Diagnosis:
     check: str
     is_throttled: bool = False
     retry_after_s: float | None = None
+    is_beyond_end: bool = False
 
     def error(self, name: str, access: Access) -> StorageError:
         """Make the error for the object `name`; "" is the whole place."""
         shown = f"{access.place.rstrip('/')}/{name}" if name else access.place
-        error = self.kind(f"{shown}: {self.what}. Asked at {access.endpoint} with {access.identity}; {self.check}")
+        what = without_secrets(self.what)  # servers and clients repeat URLs that were signed
+        error = self.kind(f"{shown}: {what}. Asked at {access.endpoint} with {access.identity}; {self.check}")
         if isinstance(error, StoreBusyError):
             error.is_throttled, error.retry_after_s = self.is_throttled, self.retry_after_s
+        if isinstance(error, TransferDamagedError):
+            error.is_beyond_end = self.is_beyond_end
         return error
 
 
@@ -143,6 +148,7 @@ def diagnose(refusal: Refusal, *, has_credentials: bool) -> Diagnosis:
             TransferDamagedError,
             f"{refusal.shown}: the object changed while it was read, or is shorter than its index says",
             "check who writes to it",
+            is_beyond_end=status == 416,
         )
     if status in (405, 501):
         return Diagnosis(StoreCannotError, f"{refusal.shown}: it does no such thing", "check that it takes uploads")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
 from streaming.errors import OptionError
+from streaming.storage.common.redaction import shown_host
 
 _CONNECT_S: Final = 10.0
 _BUNDLES: Final = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -43,9 +45,25 @@ def read_certificates(path: str) -> bytes:
 
 
 def check_endpoint(endpoint: str | None, *, named: str) -> str | None:
-    """Return the URL without a slash at its end. Raises OptionError for anything else; `named` says where it stood."""
+    """Return the URL without a slash at its end. Raises OptionError for anything else; `named` says where it stood.
+
+    A user in it is refused: it would not be sent. No message shows more than the host.
+    """
     if endpoint is None:
         return None
+    shown = shown_host(endpoint)
     if not endpoint.startswith(("http://", "https://")) or not endpoint.partition("://")[2].strip("/"):
-        raise OptionError(f"{named} must be a URL that begins with http:// or https://, got {endpoint!r}")
+        raise OptionError(f"{named} must be a URL that begins with http:// or https://, got {shown!r}")
+    try:
+        parts = urllib.parse.urlsplit(endpoint)
+        is_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise OptionError(f"{named} is no URL: {shown!r}; check its brackets and its port") from None
+    if not is_host:
+        raise OptionError(f"{named} names no host, or no port that is one: {shown!r}")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise OptionError(
+            f"{named} ({shown}) has a user, a query or a fragment, which are not sent: write the host alone, and give "
+            "credentials by options or variables"
+        )
     return endpoint.rstrip("/")

@@ -17,6 +17,7 @@ from typing import Final
 
 from streaming.errors import ObjectMissingError, StorageError, TransferDamagedError
 from streaming.storage.common.diagnosis import Access
+from streaming.storage.common.redaction import shown_host
 from streaming.storage.hub.commits import HubWriter
 from streaming.storage.hub.place import HubPlace, hub_place
 from streaming.storage.options import options_for
@@ -85,6 +86,8 @@ class HubStore:
                     version = (entry.get("lfs") or entry)["oid"]
                     yield ObjectFacts(entry["path"][n_before:], entry["size"], version)
             url = _next_page(url, answer)
+            if url and not url.startswith(f"{place.endpoint}/"):  # which would be sent the token
+                raise StorageError(f"{place}: the next page of its list is said to be at {shown_host(url)!r}")
 
     def head(self, name: str) -> ObjectFacts:
         """See Store."""
@@ -131,7 +134,15 @@ class HubStore:
                     raise self._damaged(name, "the hub does not say how large it is", answer)
                 return answer, facts, None if is_at_hub else url
             answer.read()
-            url = urllib.parse.urljoin(url, answer.headers.get("Location", ""))
+            target = answer.headers.get("Location", "")
+            try:
+                url = urllib.parse.urljoin(url, target)
+                parts = urllib.parse.urlsplit(url)
+                is_web = bool(parts.hostname) and parts.port != 0 and parts.scheme in ("http", "https")
+            except ValueError:
+                is_web = False
+            if not is_web:
+                raise StorageError(f"{self._shown(name)}: {place.endpoint} sends us to {shown_host(target)!r}, no URL")
             if place.endpoint.startswith("https:") and not url.startswith("https:"):
                 raise StorageError(f"{self._shown(name)}: {place.endpoint} sends us where nothing is encrypted")
         raise StorageError(f"{self._shown(name)}: {place.endpoint} sent us on {_N_REDIRECTS} times; check the endpoint")

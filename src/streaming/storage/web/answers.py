@@ -15,10 +15,12 @@ import urllib3
 import urllib3.exceptions as theirs
 
 from streaming.errors import StorageError, TransferDamagedError
+from streaming.storage.common.packed_objects import check_comes_plain
 from streaming.storage.store import Content, ObjectFacts, Part
 
 _CHUNK_BYTES: Final = 1 << 18
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
 _WINDOW: Final = re.compile(r";\s*t\s*=\s*(\d{1,9})")
 _STRAY_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _IN_PATHS: Final = "/~!$&'()*+,;=:@"
@@ -80,11 +82,12 @@ def body_of(status: int, headers: Mapping[str, str]) -> Body | None:
     length = headers.get("Content-Length", "").strip()
     if not length:
         return Body(0, None, None)
-    return Body(0, int(length), int(length)) if length.isdigit() else None
+    return Body(0, int(length), int(length)) if _LENGTH.fullmatch(length) else None
 
 
 def content_of(answer: HttpAnswer, facts: ObjectFacts, offset: int, *, shown: str) -> Content:
     """Make the content from `offset` on, also of an answer that brings the whole object."""
+    _check_plain(answer, facts, shown)
     body = body_of(answer.status, answer.headers)
     if body is None or body.begin not in (0, offset) or body.end not in (None, facts.n_bytes):
         raise _damaged(answer, f"{shown}: bytes from {offset} on were asked for, others came")
@@ -93,6 +96,7 @@ def content_of(answer: HttpAnswer, facts: ObjectFacts, offset: int, *, shown: st
 
 def part_of(answer: HttpAnswer, facts: ObjectFacts, begin: int, end: int, *, shown: str) -> Part:
     """Make the part that was asked for. Takes an answer with the whole object, which stores send of small ones."""
+    _check_plain(answer, facts, shown)
     body = body_of(answer.status, answer.headers)
     if body is None or body.begin not in (0, begin) or (body.end is not None and body.end < end):
         raise _damaged(answer, f"{shown}: bytes {begin} to {end} were asked for, others of {facts.n_bytes} came")
@@ -114,6 +118,14 @@ def skip_bytes(chunks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
         n_bytes -= len(chunk)
 
 
+def _check_plain(answer: HttpAnswer, facts: ObjectFacts, shown: str) -> None:
+    try:
+        check_comes_plain(facts.name, answer.headers.get("Content-Encoding"), shown=shown)
+    except StorageError:
+        answer.close()
+        raise
+
+
 def _damaged(answer: HttpAnswer, what: str) -> TransferDamagedError:
     answer.close()
     return TransferDamagedError(f"{what}; check who writes to it")
@@ -132,7 +144,7 @@ def modified_s(headers: Mapping[str, str]) -> float | None:
     """
     try:
         return email.utils.parsedate_to_datetime(headers["Last-Modified"]).timestamp()
-    except (KeyError, ValueError, OverflowError):
+    except (KeyError, ValueError, OverflowError, TypeError):
         return None
 
 
@@ -163,10 +175,9 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
         window = _WINDOW.search(headers.get("RateLimit", ""))
         return float(window[1]) if window else None
     try:
-        moment = email.utils.parsedate_to_datetime(said)
-    except ValueError:
+        return max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - now_s)
+    except (ValueError, OverflowError, TypeError):
         return None
-    return max(0.0, moment.timestamp() - now_s)
 
 
 def url_of(base: str, name: str, query: str = "") -> str:

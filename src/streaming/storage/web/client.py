@@ -28,6 +28,7 @@ from streaming.storage.common.diagnosis import (
     read_refusal,
     unreachable,
 )
+from streaming.storage.common.redaction import shown_host, shown_url
 from streaming.storage.common.transport import ca_bundle, connect_timeout_s, read_certificates, read_timeout_s
 from streaming.storage.settings import StoreSettings
 from streaming.storage.web.answers import HttpAnswer, retry_after_s
@@ -106,18 +107,18 @@ class HttpClient:
             if response.status not in _REDIRECTS or method not in _FOLLOWS or not target:
                 raise self._refused(response, method).error(name, self._access)
             self._beginning(response)
-            url, was = urllib.parse.urljoin(url, target), url
             n_redirects += 1
-            self._check_redirect(was, url, n_redirects, name)
+            url = self._redirected(url, target, n_redirects, name)
 
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: Any, name: str
     ) -> urllib3.BaseHTTPResponse:
+        manager = self._manager(url)  # may raise OptionError, which is a ValueError
         try:
-            return self._manager(url).urlopen(
+            return manager.urlopen(
                 method, url, body=body, headers=headers, redirect=False, retries=False, preload_content=False
             )
-        except (theirs.HTTPError, OSError) as error:
+        except (theirs.HTTPError, OSError, ValueError) as error:  # a ValueError: what no header or URL can hold
             raise _without_answer(error).error(name, self._access) from None
 
     def _manager(self, url: str) -> urllib3.PoolManager:
@@ -169,15 +170,24 @@ class HttpClient:
         finally:
             response.close()
 
-    def _check_redirect(self, was: str, url: str, n_redirects: int, name: str) -> None:
+    def _redirected(self, was: str, target: str, n_redirects: int, name: str) -> str:
+        """Return where a redirect leads. Raises StoreMovedError if nobody should go there."""
         what = None
+        try:
+            url = urllib.parse.urljoin(was, target)
+            _origin(url)
+        except ValueError:
+            url, what = was, f"the server sends us to {shown_host(target)!r}, which is no URL"
         if n_redirects > _N_REDIRECTS:
             what = f"the server sent us on {n_redirects} times"
-        elif not url.startswith(("https://", "http://" if was.startswith("http://") else "https://")):
+        elif what is None and not url.startswith(("http://", "https://")):
+            what = f"the server sends us to {_without_query(url)!r}, which is no place on the web"
+        elif what is None and was.startswith("https://") and not url.startswith("https://"):
             what = f"the server sends us to {_without_query(url)}, where nothing is encrypted"
         if what is not None:
             kind = diagnose(Refusal(301), has_credentials=False).kind
             raise Diagnosis(kind, what, "check the URL").error(name, self._access)
+        return url
 
     def _broken(self, error: Exception, name: str) -> StorageError:
         diagnosis = _without_answer(error) if isinstance(error, theirs.ReadTimeoutError) else broken_off()
@@ -200,6 +210,11 @@ def _without_answer(error: Exception) -> Diagnosis:
         return unreachable(f"no connection to the server ({str(error).rpartition(': ')[2]})")
     if isinstance(error, theirs.LocationValueError):
         return Diagnosis(StorageError, f"the URL cannot be asked ({error})", "check it")
+    if isinstance(error, ValueError) and not isinstance(error, theirs.HTTPError | OSError):
+        what = (
+            "the request cannot be sent: its URL, or a header such as a token, holds what none can"  # and no more of it
+        )
+        return Diagnosis(StorageError, what, "check credentials for line breaks and other strange characters")
     return unreachable(f"the connection broke before an answer came ({error})")
 
 
@@ -221,4 +236,5 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _without_query(url: str) -> str:
-    return url.partition("?")[0]
+    """Return the place of a redirect for messages: queries hold signatures, and a user may stand before the host."""
+    return shown_url(url)

@@ -1,8 +1,8 @@
 """Any web server as a store: files are read by GET and written by PUT where the server takes it; there is no list.
 
 Servers differ, so only what an answer says is relied on. A server that ignores ranges sends the whole object, whose
-beginning is skipped. An object of unstated length is read to its end to learn its size. A version that the server does
-not check is compared here.
+beginning is skipped. An object of unstated length, or one that comes packed, is read to its end to learn its size. A
+version that the server does not check is compared here.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import tempfile
 import urllib.parse
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from streaming.errors import ObjectMissingError, OptionError, StoreCannotError, TransferDamagedError
 from streaming.storage.common.diagnosis import Access
+from streaming.storage.common.packed_objects import encodings_of, part_of_content, spooled, unpacked
 from streaming.storage.options import options_for
 from streaming.storage.settings import StoreSettings
 from streaming.storage.store import Content, ObjectFacts, Part
@@ -36,8 +35,6 @@ from streaming.storage.web.answers import (
 from streaming.storage.web.client import HttpClient, HttpSettings
 
 _NO_HEAD: Final = (405, 501)
-_IN_MEMORY_BYTES: Final = 1 << 24  # of an object of unstated length; a longer one goes to a temporary file
-_CHUNK_BYTES: Final = 1 << 20
 
 
 def open_web(location: Bucket, settings: StoreSettings) -> WebStore:
@@ -64,8 +61,19 @@ class WebStore:
 
     def get(self, name: str, *, offset: int = 0, version: str | None = None) -> Content:
         """See Store."""
-        headers = {"Range": f"bytes={offset}-"} if offset else {}
-        answer, body = self._request(name, headers, version)
+        try:
+            answer, body = self._request(name, {"Range": f"bytes={offset}-"} if offset else {}, version)
+        except TransferDamagedError as error:
+            if not (
+                offset and error.is_beyond_end and self._comes_packed(name)
+            ):  # the range was one of the packed bytes
+                raise
+            answer, body = self._request(name, {}, version)
+        if encodings := _encodings(name, answer):
+            if answer.status == 206:
+                answer.close()
+                answer, body = self._request(name, {}, version)
+            return self._unpacked(name, answer, encodings, offset)
         if body.begin not in (0, offset):
             raise self._damaged(name, f"bytes from {offset} on were asked for, bytes from {body.begin} on came", answer)
         if body.n_bytes is not None and body.end in (None, body.n_bytes):
@@ -73,11 +81,23 @@ class WebStore:
             return Content(facts, offset, skip_bytes(iter(answer), offset - body.begin))
         if body.begin:
             raise self._damaged(name, f"bytes up to {body.end} came, and no word of how many there are", answer)
-        return self._measured(name, answer, offset)
+        return self._spooled(name, answer, iter(answer), offset)
 
     def get_range(self, name: str, begin: int, end: int, *, version: str | None = None) -> Part:
         """See Store."""
-        answer, body = self._request(name, {"Range": f"bytes={begin}-{end - 1}"}, version)
+        try:
+            answer, body = self._request(name, {"Range": f"bytes={begin}-{end - 1}"}, version)
+        except TransferDamagedError as error:
+            if not (error.is_beyond_end and self._comes_packed(name)):
+                raise
+            return part_of_content(self.get(name, offset=begin, version=version), begin, end, shown=self._shown(name))
+        if encodings := _encodings(name, answer):
+            if answer.status == 206:
+                answer.close()
+                whole = self.get(name, offset=begin, version=version)
+            else:
+                whole = self._unpacked(name, answer, encodings, begin)
+            return part_of_content(whole, begin, end, shown=self._shown(name))
         if body.begin not in (0, begin) or (body.end is not None and body.end < end):
             came = f"bytes {body.begin} to {body.end} of {body.n_bytes} came"
             raise self._damaged(name, f"bytes {begin} to {end} were asked for, {came}", answer)
@@ -107,7 +127,7 @@ class WebStore:
         answer = self._client.request("HEAD", self._url(name), name=name, takes=_NO_HEAD)
         if answer.status not in _NO_HEAD:
             body = body_of(answer.status, answer.headers)
-            if body is not None and body.n_bytes is not None:
+            if body is not None and body.n_bytes is not None and not _encodings(name, answer):
                 return facts_of(name, body.n_bytes, answer.headers)
         return self.get(name).facts  # the object itself tells what its server does not say
 
@@ -127,26 +147,29 @@ class WebStore:
             raise self._damaged(name, f"the server answered {answer.status} with no headers that fit", answer)
         return answer, body
 
-    def _measured(self, name: str, answer: HttpAnswer, offset: int) -> Content:
-        """Read an object of unstated length to its end, into memory or a temporary file, to learn its size."""
-        with contextlib.ExitStack() as on_error:
-            file = on_error.enter_context(tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES))
-            for chunk in answer:
-                file.write(chunk)
-            n_bytes = file.tell()
-            if offset > n_bytes:
-                raise self._damaged(name, f"bytes from {offset} on were asked for, {n_bytes} there are", answer)
-            file.seek(offset)
-            chunks = _chunks(file)
-            weakref.finalize(chunks, on_error.pop_all().close)
-        return Content(facts_of(name, n_bytes, answer.headers), offset, chunks)
+    def _unpacked(self, name: str, answer: HttpAnswer, encodings: tuple[str, ...], offset: int) -> Content:
+        chunks = unpacked(answer, encodings, shown=self._shown(name))
+        return self._spooled(name, answer, chunks, offset)
+
+    def _spooled(self, name: str, answer: HttpAnswer, chunks: Iterator[bytes], offset: int) -> Content:
+        headers = answer.headers
+        with contextlib.closing(answer):
+            return spooled(chunks, offset, lambda n_bytes: facts_of(name, n_bytes, headers), shown=self._shown(name))
+
+    def _comes_packed(self, name: str) -> bool:
+        """Whether the server says that the object comes packed; it refuses ranges beyond the packed size."""
+        answer = self._client.request("HEAD", self._url(name), name=name, takes=_NO_HEAD)
+        return bool(_encodings(name, answer))
+
+    def _shown(self, name: str) -> str:
+        return f"{self._base}/{name}"
 
     def _url(self, name: str) -> str:
         return url_of(self._base, name, self._query)
 
     def _damaged(self, name: str, what: str, answer: HttpAnswer) -> TransferDamagedError:
         answer.close()
-        return TransferDamagedError(f"{self._base}/{name}: {what}; check who writes to it, and what stands in between")
+        return TransferDamagedError(f"{self._shown(name)}: {what}; check who writes to it, and what stands in between")
 
 
 def _credentials(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[str, str], str]:
@@ -165,9 +188,8 @@ def _credentials(options: Mapping[str, Any], *, is_in_url: bool) -> tuple[dict[s
     return headers, " and ".join(said) or "no credentials"
 
 
-def _chunks(file: IO[bytes]) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK_BYTES):
-        yield chunk
+def _encodings(name: str, answer: HttpAnswer) -> tuple[str, ...]:
+    return encodings_of(name, answer.headers.get("Content-Encoding"))
 
 
 def _first_bytes(chunks: Iterator[bytes], n_bytes: int) -> bytes:

@@ -89,7 +89,9 @@ def test_options_win_over_the_environment() -> None:
     anonymous = s3_settings("bucket", environment, {"anonymous": True})
     assert (anonymous.keys, anonymous.identity, anonymous.endpoint) == (None, S3Identity.ANONYMOUS, "http://a")
     profile = s3_settings("bucket", environment, {"profile": "p"})
-    assert (profile.keys, profile.identity, profile.profile) == (None, S3Identity.PROFILE, "p")
+    assert (profile.keys, profile.identity) == (None, S3Identity.PROFILE)
+    assert profile.profile is not None
+    assert profile.profile.name == "p"
     assert s3_settings("bucket", environment, {"requester_pays": True}).requester_pays
 
 

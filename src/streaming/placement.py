@@ -59,7 +59,6 @@ class UnplacedFile:
 
     def place(self) -> None:
         """Give the file its final name, in place of any other file of that name. Raises OSError."""
-        # Here, before the rename, `os.fdatasync(self.file)` would make the file outlive a crash of the machine.
         os.rename(self.path, self.final)
 
     def place_if_absent(self) -> bool:

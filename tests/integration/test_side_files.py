@@ -15,7 +15,7 @@ import pytest
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 from streaming.errors import ObjectMissingError, StreamingError
 from streaming.testing import FaultProxy
-from support.disks import Watcher, bytes_below, own_disk, watched
+from support.disks import Watcher, bytes_below, keeps_attributes, own_disk, watched
 from support.fetcher_world import content, fetchers_of, wait_until
 from support.stores import gets, put, put_folder
 
@@ -105,7 +105,7 @@ def test_after_a_restart_only_copies_are_evicted(options: dict[str, Any], tmp_pa
     unlimited = {name: value for name, value in options.items() if name != "cache_limit"}
     with Videos(**unlimited) as dataset:
         assert checked(list(dataset)) == list(range(N_FILES))
-    if not _keeps_attributes(folder):
+    if not keeps_attributes(folder):
         pytest.skip("this file system keeps no attributes of files, so what is a copy is not known after a restart")
     wait_until("its fetcher has ended", lambda: not fetchers_of(Path(options["local"])))
     own = folder / "0" / "own.mp4"
@@ -118,14 +118,6 @@ def test_after_a_restart_only_copies_are_evicted(options: dict[str, Any], tmp_pa
         assert checked(list(dataset)) == list(range(N_FILES))
     assert own.read_bytes() == bytes(MIB)
     assert renamed.read_bytes() == bytes_of(0)
-
-
-def _keeps_attributes(folder: Path) -> bool:
-    try:
-        os.setxattr(folder, "user.probe", b"")
-    except OSError:
-        return False
-    return True
 
 
 def test_a_file_larger_than_the_limit_comes_without_the_cache(

@@ -121,6 +121,15 @@ def write_dataset(folder: Path, needs: Sequence[FileRequest], *, others: Collect
         (folder / name).write_bytes(bytes(10))
 
 
+def keeps_attributes(folder: Path) -> bool:
+    """Whether files and folders below may have extended attributes."""
+    try:
+        os.setxattr(folder, "user.probe", b"")
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
 def _sizes_below(folder: Path) -> dict[tuple[str, int], int]:
     """Bytes of each file below a cache folder by its path and inode; without sockets, locks and logs."""
     sizes: dict[tuple[str, int], int] = {}

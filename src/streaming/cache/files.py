@@ -16,7 +16,8 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from streaming.errors import CacheWriteError, NoRoomError, StorageError
@@ -49,8 +50,10 @@ def is_present(path: str, n_bytes: int) -> bool:
 class Temporaries:
     """The half-written files of this process. Closing deletes them all and lets no new one begin."""
 
-    def __init__(self, *, umask: int) -> None:
+    def __init__(self, *, umask: int, placing: Callable[[str], None] = lambda folder: None) -> None:
+        """`placing` is called with the root of a file before its first byte, and again before it gets its name."""
         self._mode = 0o644 & ~umask
+        self._placing = placing
         self._lock = threading.Lock()
         self._paths: set[str] = set()
         self._closed = False
@@ -64,9 +67,10 @@ class Temporaries:
         final = os.path.join(root, name)
         with translating_errors(final):
             make_folder(root, os.path.dirname(name))
+            self._placing(root)
             unplaced = self._create(final)
         try:
-            temporary = Temporary(unplaced, self._mode)
+            temporary = Temporary(unplaced, self._mode, partial(self._placing, root))
             if n_bytes > 0:
                 temporary.allocate(n_bytes)
             yield temporary
@@ -100,8 +104,8 @@ class Temporaries:
 class Temporary:
     """One file that is being written. `Temporaries.begin` makes and closes it."""
 
-    def __init__(self, unplaced: UnplacedFile, mode: int) -> None:
-        self._unplaced, self._file, self._mode = unplaced, unplaced.file, mode
+    def __init__(self, unplaced: UnplacedFile, mode: int, placing: Callable[[], None]) -> None:
+        self._unplaced, self._file, self._mode, self._placing = unplaced, unplaced.file, mode, placing
         self._lock = threading.Lock()
         self.n_bytes = 0  # written so far
 
@@ -153,6 +157,7 @@ class Temporary:
             os.fchmod(self._file, self._mode)
             if checked is not None:
                 mark_checked(self._file, checked)
+            self._placing()
             self._unplaced.place()
 
     def _translating_errors(self) -> contextlib.AbstractContextManager[None]:

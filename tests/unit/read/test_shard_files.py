@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.read.shards.files import is_on_network, map_file
+from streaming.mounts import is_on_network
+from streaming.read.shards.files import map_file
 
 
 def _n_maps(path: Path) -> int:

@@ -18,6 +18,7 @@ import sys
 import threading
 from typing import Final
 
+from streaming.cache.durability import SyncKeeper
 from streaming.cache.files import Temporaries, fetch_lock
 from streaming.errors import FetchError
 from streaming.fetch.decide.transfers import Transfer
@@ -44,7 +45,7 @@ def connect_in_process(reason: str) -> socket.socket:
     with _lock:
         if _server is None:
             _log.warning("%s; transfers run in this process", reason)
-            temporaries = Temporaries(umask=_umask())
+            temporaries = Temporaries(umask=_umask(), placing=SyncKeeper().placing)
             atexit.register(temporaries.close)
             _server = Server(make_services(temporaries, _claim))
             threading.Thread(target=_server.keep_time, name="fetcher", daemon=True).start()

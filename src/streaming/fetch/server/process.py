@@ -19,6 +19,7 @@ import time
 import traceback
 from typing import Final, NoReturn
 
+from streaming.cache.durability import SyncKeeper
 from streaming.cache.files import Temporaries
 from streaming.fetch.server.server import Server
 from streaming.fetch.server.services import make_services
@@ -42,7 +43,7 @@ def main(root: str | None, folder: str, name: str) -> NoReturn:
         _end(EXIT_UNUSABLE)
     if os.fork():
         os._exit(0)  # the starter has nothing to reap, and knows that we listen
-    temporaries, ours = Temporaries(umask=umask), _inode(rendezvous.socket)
+    temporaries, ours = Temporaries(umask=umask, placing=SyncKeeper().placing), _inode(rendezvous.socket)
     try:
         services = make_services(temporaries)
         if root is not None:

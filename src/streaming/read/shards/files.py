@@ -28,6 +28,7 @@ from streaming.fetch.wire import FileRequest
 from streaming.formats.hashing import hasher
 from streaming.formats.index import ShardIndex
 from streaming.formats.layout import Layout, layout_of
+from streaming.mounts import is_on_network
 from streaming.read.streams.indexes import StreamFiles, missing_from_source, wanted_hash
 from streaming.read.telemetry.counters import Count, SharedCounters
 from streaming.regular_file import NotRegularError, open_regular
@@ -275,12 +276,6 @@ def _by_parts(stream: StreamFiles) -> NDArray[np.bool_]:
 
 _FAILED: Final = ctypes.c_void_p(-1).value
 
-_NETWORK_TYPES: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ocfs2"}
-    | {"orangefs", "pvfs2", "panfs", "wekafs", "virtiofs"}
-)
-"""File systems whose files another machine may cut or replace while they are mapped here."""
-
 
 def map_file(fd: int, n_bytes: int) -> memoryview:
     """Map the first `n_bytes` of an open file, read-only. `fd` may be closed at once.
@@ -330,21 +325,3 @@ def _block_type(n_bits: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
     Nothing beyond the map is ever touched: its view is cut to the map's size at once.
     """
     return ctypes.c_ubyte * (1 << n_bits)
-
-
-def is_on_network(folder: str, mounts: str = "/proc/self/mountinfo") -> bool:
-    """Whether a folder, which need not exist yet, is on a network or user-space file system, as far as can be seen."""
-    try:
-        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return False  # not Linux: nothing to ask, so fetched files are taken to be local
-    folder = os.path.realpath(folder)
-    best, kind = "", ""
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        point = before.split(" ")[4].replace("\\040", " ")
-        covers = folder == point or folder.startswith(point.rstrip("/") + "/")
-        if covers and len(point) >= len(best):  # of equal mount points the last lies on top
-            best, kind = point, after.split(" ")[0]
-    return kind in _NETWORK_TYPES or kind.startswith("fuse")

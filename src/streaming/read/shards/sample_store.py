@@ -29,6 +29,7 @@ from streaming.read.streams.cache_limit import CacheRoom, checked_limit, disk_by
 from streaming.read.streams.copies import current_copies
 from streaming.read.streams.indexes import StreamFiles, catalog_of, load_streams
 from streaming.read.streams.location import StreamLocation, config_of, own_folder
+from streaming.read.streams.recovery import discard_lost
 from streaming.read.telemetry.bottleneck import WaitRules
 from streaming.read.telemetry.counters import SharedCounters, Stopwatch, WaitRecorder
 from streaming.read.telemetry.loader_monitor import LoaderMonitor
@@ -324,6 +325,7 @@ def _loaded(
                 streams = load_streams(
                     locations, client, allow_unsafe_types=allow_unsafe_types, allow_empty=allow_empty
                 )
+            discard_lost(streams)
             return locations, client, streams
         except CacheTakenError:  # by another job, after our look and before our transfer: look again
             client.close()

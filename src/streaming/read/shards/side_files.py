@@ -11,6 +11,7 @@ from streaming.errors import CacheTakenError, CacheWriteError, FetchError, NoRoo
 from streaming.fetch.client import FetchClient
 from streaming.fetch.wire import FileRequest
 from streaming.read.streams.location import StreamLocation, config_of, make_private, own_folder, read_uncached
+from streaming.read.streams.recovery import discard_lost_side_files
 from streaming.regular_file import NotRegularError, open_regular
 
 _MAX_GONE: Final = 100
@@ -34,6 +35,8 @@ class SideFiles:
     def _open(self) -> None:
         settings = self._settings
         self._location = own_folder(settings.location)
+        if self._location.source is None:
+            discard_lost_side_files(self._location.title, self._location.cache)
         providers = {} if self._location.credentials is None else {0: self._location.credentials}
         self._client = FetchClient(
             settings.meeting_place,

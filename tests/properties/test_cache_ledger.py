@@ -212,14 +212,14 @@ def release(plain: PlainLedger, key: str) -> None:
     plain.touched |= set(plain.victims.pop(key, {}))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(HISTORIES)
 def test_victims_are_those_of_the_rules(history: list[tuple[object, ...]]) -> None:
     """The same files in the same order; no reservation lifts the sum above the limit; a refusal changes nothing."""
     compared(history)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(HISTORIES)
 def test_nothing_is_kept_of_what_has_ended(history: list[tuple[object, ...]]) -> None:
     """When all reservations are released and all files are gone, the ledger is as good as new."""

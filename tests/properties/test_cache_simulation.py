@@ -38,7 +38,7 @@ def machines(draw: st.DrawFn) -> Machine:
     return Machine(setup, orders)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(machines())
 def test_the_limit_holds_and_every_reader_finishes(machine: Machine) -> None:
     """Whatever the sizes, limits, lists, leases and speeds; and nothing is kept of jobs that have ended."""

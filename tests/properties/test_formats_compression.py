@@ -29,7 +29,7 @@ def chunked(blob: bytes, sizes: list[int]) -> list[bytes]:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(blob=BLOBS, sizes=st.lists(st.integers(0, 200), max_size=4))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_decompressing_inverts_compressing(name: str, blob: bytes, sizes: list[int]) -> None:
     """Whole or in chunks of any size, under every name; compressing twice gives the same bytes."""
     zipped = compression.compress(name, blob)
@@ -41,7 +41,7 @@ def test_decompressing_inverts_compressing(name: str, blob: bytes, sizes: list[i
 
 @pytest.mark.parametrize("code", CODES)
 @given(blob=BLOBS, n_bytes=st.integers(0, 3000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_another_size_than_stated_is_damage(code: str, blob: bytes, n_bytes: int) -> None:
     """More or fewer bytes than the index states raise ShardDamagedError."""
     zipped = compression.compress(code, blob)
@@ -53,7 +53,7 @@ def test_another_size_than_stated_is_damage(code: str, blob: bytes, n_bytes: int
 
 @pytest.mark.parametrize("code", CODES)
 @given(blob=BLOBS, data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_damaged_blobs_are_damage(code: str, blob: bytes, data: st.DataObject) -> None:
     """A blob whose bytes were changed or cut gives the stated number of bytes or a ShardDamagedError, nothing else."""
     zipped = bytearray(compression.compress(code, blob))

@@ -64,7 +64,7 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(shards=entries())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_parsing_inverts_dumping(shards: list[dict[str, Any]]) -> None:
     """Every value of every shard object is kept, and equal indexes compare equal, even after a pickle."""
     text = dump_index(shards)
@@ -79,7 +79,7 @@ def test_parsing_inverts_dumping(shards: list[dict[str, Any]]) -> None:
 @given(
     shards=entries(), indent=st.sampled_from([None, 1]), merged=st.booleans(), is_ascii=st.booleans(), data=st.data()
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_form_of_the_text_does_not_matter(
     shards: list[dict[str, Any]], indent: int | None, merged: bool, is_ascii: bool, data: st.DataObject
 ) -> None:
@@ -97,7 +97,7 @@ HASHES = st.dictionaries(st.sampled_from(["md5", "sha1", "é", ": ", "}"]), st.s
 
 
 @given(forms=st.lists(HASHES, max_size=2), data=st.data(), indent=st.sampled_from([None, 1]), is_ascii=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_hashes_are_kept_in_any_form(
     forms: list[dict[str, str]], data: st.DataObject, indent: int | None, is_ascii: bool
 ) -> None:
@@ -123,7 +123,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(shards=entries(), data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_wrong_value_anywhere_is_an_index_error(shards: list[dict[str, Any]], data: st.DataObject) -> None:
     """A wrong value in any place gives a valid index or an IndexFormatError, never another error."""
     document: Any = json.loads(dump_index(shards))
@@ -145,7 +145,7 @@ def test_a_wrong_value_anywhere_is_an_index_error(shards: list[dict[str, Any]], 
 
 
 @given(shards=entries(), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_bytes_break_the_parser(shards: list[dict[str, Any]], data: st.DataObject) -> None:
     """An index whose bytes were changed or cut is parsed or raises IndexFormatError."""
     text = bytearray(dump_index(shards))

@@ -109,7 +109,7 @@ def test_every_encoding_has_a_law() -> None:
 
 @pytest.mark.parametrize("encoding", VALUES)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_what_is_written_is_read(encoding: str, data: st.DataObject) -> None:
     """decode(encode(x)) equals x in type and bits, between other columns, from bytes and from a memoryview."""
     value = data.draw(VALUES[encoding])
@@ -124,7 +124,7 @@ def test_what_is_written_is_read(encoding: str, data: st.DataObject) -> None:
 
 
 @given(data=st.data(), chosen=st.sets(st.sampled_from(sorted(VALUES)), min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_columns_select_without_changing(data: st.DataObject, chosen: set[str]) -> None:
     """Any selection of columns gives the same values as reading all columns, in stored order."""
     columns = {f"{i}-{encoding}": encoding for i, encoding in enumerate(sorted(chosen))}
@@ -138,7 +138,7 @@ def test_columns_select_without_changing(data: st.DataObject, chosen: set[str]) 
 
 @pytest.mark.parametrize("encoding", [name for name in sorted(table._BUILT_IN) if name != "pkl"])
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_bytes_break_a_decoder(encoding: str, data: st.DataObject) -> None:
     """Any bytes give a value or a FormatError, nothing else."""
     codec = table.find(encoding)
@@ -152,7 +152,7 @@ def test_no_bytes_break_a_decoder(encoding: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("encoding", [name for name in VALUES if name != "pkl"])
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_damaged_record_is_a_value_or_a_format_error(encoding: str, data: st.DataObject) -> None:
     """A record whose bytes were changed, cut or extended is decoded or raises FormatError."""
     columns = {"a": "str", "v": encoding}

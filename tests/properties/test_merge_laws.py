@@ -20,7 +20,7 @@ TREES = FOLDERS.flatmap(
 
 
 @given(tree=TREES, compression=st.sampled_from([None, "zstd"]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_merged_tree_has_every_sample_in_natural_order(tree: dict[str, int], compression: str | None) -> None:
     """Counts add up, every sample is read, no file is listed twice or touched; merging again gives the same bytes."""
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +45,7 @@ def test_a_merged_tree_has_every_sample_in_natural_order(tree: dict[str, int], c
 
 
 @given(tree=TREES, data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_merging_folders_of_a_tree_first_changes_nothing(tree: dict[str, int], data: st.DataObject) -> None:
     """A part is taken once, whichever folders above it were merged before, and in whichever order."""
     above = sorted({"/".join(name.split("/")[:depth]) for name in tree for depth in (1, 2)} - set(tree))

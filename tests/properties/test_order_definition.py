@@ -240,7 +240,7 @@ def cases(draw: st.DrawFn, n_streams: int) -> Case:
     return Case(tuple(map(tuple, streams)), tuple(draws), draw(st.integers(0, 3)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(case=st.integers(1, 4).flatmap(cases), spec=SPECS)
 def test_the_order_is_the_one_that_is_defined(case: Case, spec: OrderSpec) -> None:
     """One sort of each whole canonical node gives the same sequence as windows, with one stream or several."""
@@ -307,7 +307,7 @@ def order_of_streams(spec: OrderSpec, n_canonical_nodes: int, block: int, case: 
     return [sample for stream in turns for sample in next(upcoming[stream])]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     case=st.integers(1, 4).flatmap(cases),
     spec=SPECS,

@@ -16,9 +16,7 @@ from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology,
 from streaming.order.batching.exact_merge import composition_of
 from streaming.order.nodes.assignment import canonical_nodes_of_batches
 
-laws = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
+laws = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 WORLDS = [(1, 1, 1), (1, 3, 1), (2, 1, 1), (2, 4, 1), (3, 2, 1), (5, 1, 1), (1, 2, 2), (2, 4, 2), (2, 2, 4), (4, 1, 2)]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streaming.order import Catalog, EpochOrder, EpochPlan, OrderSpec, Topology, WorkerReader, first_uses
 
-laws = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+laws = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 SHARD_SIZES = st.one_of(
     st.lists(st.integers(0, 40), max_size=12),

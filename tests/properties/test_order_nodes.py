@@ -107,7 +107,7 @@ def most_pairs(plan: EpochPlan) -> int:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_nodes_keep_to_their_canonical_nodes(method: str, data: st.DataObject) -> None:
     """In whole batches, canonical nodes have few readers, counted from the first to the last node that reads each."""
@@ -145,7 +145,7 @@ def test_a_segment_misses_less_than_half_the_bits_of_its_share() -> None:
         assert missed(n_canonical_nodes) < most_missed(n_canonical_nodes) * n_canonical_nodes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_no_canonical_node_is_read_unforeseen(data: st.DataObject) -> None:
     """A node reads only canonical nodes that are foreseen for it, of each sub-order."""

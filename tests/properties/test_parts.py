@@ -61,7 +61,7 @@ class Store:
 FATES = st.lists(st.sampled_from(["good", "good", "good", "broken", "replaced"]), max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(FATES, st.booleans(), st.integers(1, 6 * PART_BYTES), st.integers(1, 5))
 def test_the_file_is_whole_and_of_one_version(
     connections: ThreadPoolExecutor, fates: list[str], refuses_others: bool, n_bytes: int, n_connections: int
@@ -82,7 +82,7 @@ def test_the_file_is_whole_and_of_one_version(
     assert len(set(store.came.values())) == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(["good", "broken"]), max_size=8), st.integers(1, 6 * PART_BYTES), st.integers(1, 5))
 def test_what_has_come_is_not_asked_for_again(
     connections: ThreadPoolExecutor, fates: list[str], n_bytes: int, n_connections: int

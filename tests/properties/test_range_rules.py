@@ -24,7 +24,7 @@ DEFAULT = RangeRules()
 SPANS = st.lists(st.tuples(st.integers(0, 100), st.integers(1, 40)).map(lambda at: (at[0], at[0] + at[1])), max_size=12)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(SPANS)
 def test_each_span_is_in_the_one_request_that_says_so(spans: list[tuple[int, int]]) -> None:
     """No request is longer than it may be unless a single span is, and none has bytes at its ends that nobody wants."""
@@ -36,7 +36,7 @@ def test_each_span_is_in_the_one_request_that_says_so(spans: list[tuple[int, int
         assert request.end - request.begin <= max(RULES.longest_bytes, *(end - begin for begin, end in members))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(SPANS)
 def test_what_lies_close_is_joined_and_nothing_else(spans: list[tuple[int, int]]) -> None:
     """Inside a request no gap reaches the limit; between requests one does, or they would be too long together."""
@@ -55,7 +55,7 @@ def test_what_lies_close_is_joined_and_nothing_else(spans: list[tuple[int, int]]
 REASONS = st.sampled_from(list(Reason))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(st.tuples(st.integers(0, 90), st.floats(0, 5), REASONS), max_size=30))
 def test_the_budget_is_kept(asked: list[tuple[int, float, Reason]]) -> None:
     """In no stretch of time go more than the burst and what the rate gives; nobody waits longer than the rate demands.
@@ -81,7 +81,7 @@ def test_the_budget_is_kept(asked: list[tuple[int, float, Reason]]) -> None:
             assert sum(n for _, n in went[i : j + 1]) <= RULES.burst + segment_s * RULES.per_s + went[i][1] + 1e-6
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 30), st.integers(1, 3), REASONS), max_size=30),
     st.sampled_from([-1, 10, 60]),
@@ -128,7 +128,7 @@ SPEEDS = st.none() | st.floats(0, 1e9)
 LEFT = st.floats(0, 200) | st.just(float("inf"))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(ASKS, SPEEDS, LEFT)
 def test_a_file_on_disk_is_read_there_and_no_other_is(ask: RangeAsk, speed: float | None, left_s: float) -> None:
     """Whatever the reason."""
@@ -136,7 +136,7 @@ def test_a_file_on_disk_is_read_there_and_no_other_is(ask: RangeAsk, speed: floa
     assert decide(ask, FileFacts(False, left_s), speed, DEFAULT) is not Verdict.ON_DISK
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(ASKS, SPEEDS, LEFT)
 def test_only_late_samples_and_walks_wait_for_the_shard(ask: RangeAsk, speed: float | None, left_s: float) -> None:
     """A reader that cannot have the shard, or needs hardly any of it, is never sent to wait for it."""
@@ -144,7 +144,7 @@ def test_only_late_samples_and_walks_wait_for_the_shard(ask: RangeAsk, speed: fl
         assert ask.reason is Reason.AHEAD or (ask.reason is Reason.RANDOM and ask.n_steps >= DEFAULT.walk_steps)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(ASKS, SPEEDS, LEFT)
 def test_what_a_reader_does_not_ask_would_have_been_refused(ask: RangeAsk, speed: float | None, left_s: float) -> None:
     """A reader asks the same decision before it asks the fetcher, with the best that the fetcher could know."""
@@ -152,7 +152,7 @@ def test_what_a_reader_does_not_ask_would_have_been_refused(ask: RangeAsk, speed
         assert decide(ask, FileFacts(False, left_s), speed, DEFAULT) is Verdict.WAIT
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(ASKS, SPEEDS, SPEEDS, LEFT, LEFT)
 def test_a_sooner_shard_or_a_slower_store_never_grants_more(
     ask: RangeAsk, speed: float | None, other: float | None, left_s: float, other_left_s: float
@@ -164,7 +164,7 @@ def test_a_sooner_shard_or_a_slower_store_never_grants_more(
         assert decide(ask, FileFacts(False, late_s), fast, DEFAULT) in (Verdict.GRANT, Verdict.BRIDGE)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     batch_size=st.integers(1, 300),
     n_workers=st.integers(1, 9),

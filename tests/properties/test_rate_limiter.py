@@ -87,7 +87,7 @@ def test_a_limit_is_found_and_kept(limit: int, retry_after_s: float | None) -> N
 
 
 @given(st.integers(0, 999), st.floats(0.5, 5.0), st.integers(2, 50))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_request_goes_sooner_than_told(seed: int, retry_after_s: float, limit: int) -> None:
     """Whatever is under way when a refusal comes back: nothing is sent until its time is over."""
     outcome, _ = simulate(above(limit), end_s=20.0, retry_after_s=retry_after_s, seed=seed)

@@ -157,7 +157,7 @@ class Plain:
         self.asked_s.pop(waiter, None)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(STEPS)
 def test_what_begins_is_what_the_rules_say(steps: Steps) -> None:
     """The same files, for the same accounts and in the same order; never too many, none twice; in the end none."""
@@ -174,7 +174,7 @@ def test_what_begins_is_what_the_rules_say(steps: Steps) -> None:
     finish_all(ledger, plain)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS)
 def test_it_is_known_how_soon_a_file_is_needed(steps: Steps) -> None:
     """As the subscriptions say; a caller that asks what has changed misses nothing."""
@@ -189,7 +189,7 @@ def test_it_is_known_how_soon_a_file_is_needed(steps: Steps) -> None:
             assert ledger.demand_for(name) == plain.demand(name) == known.get(name, FileDemand(None, False))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS)
 def test_a_transfer_goes_on_as_long_as_anybody_subscribes_to_it(steps: Steps) -> None:
     """However many slices the wait has, and whatever happens between two of them."""
@@ -342,7 +342,7 @@ def finish_all(ledger: TransferLedger[Wanted], plain: Plain) -> None:
 SLICE_S = 1.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     n_slices=st.integers(1, 60),
     late_s=st.floats(0.0, 5.0),
@@ -380,7 +380,7 @@ def test_a_file_larger_than_a_slice_comes_although_nobody_announced_it(
     assert ledger.finished("large", now_s) == ["waiter"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     wants=st.lists(st.tuples(st.booleans(), ACCOUNTS), min_size=1, max_size=8),
     bad=st.frozensets(ACCOUNTS),

@@ -62,7 +62,7 @@ def files_of(folder: Any) -> list[str]:
     size_limit=st.sampled_from([None, 0, "", 1, 500, "1kb", 1 << 26, 700.5]),
     max_workers=st.sampled_from([None, 1, 3]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_written_is_read(tmp_path_factory: Any, n_samples: int, max_workers: Any, **arguments: Any) -> None:
     """Whatever the arguments, all samples come back in order, and the same call writes the same bytes again."""
     base = tmp_path_factory.mktemp("written")

@@ -1,4 +1,4 @@
-"""Files that no path leads to, for what a rank process shares with its loader workers alone.
+"""What a rank process shares with its loader workers alone, in files that no path leads to.
 
 A dataset may be made before the ranks are started from it, by fork, spawn or forkserver. A loader worker goes on with
 what it inherits; any other process is a rank process, and its share must be its own.

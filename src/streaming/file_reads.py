@@ -14,7 +14,7 @@ def read_at(file: int, n_bytes: int, offset: int, *, call_bytes: int = _CALL_BYT
 
     At most `call_bytes` are asked for in one call. Raises OSError.
     """
-    begin = os.pread(file, min(n_bytes, call_bytes), offset)
+    begin = os.pread(file, n_bytes if n_bytes < call_bytes else call_bytes, offset)
     if len(begin) == n_bytes or not begin:
         return begin
     whole = memoryview(bytearray(n_bytes))  # filled in place: joined pieces would take the memory twice

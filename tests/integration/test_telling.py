@@ -189,6 +189,7 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each for each in said if "waits for data" in each]
 
 
+@pytest.mark.filterwarnings("ignore:predownload=1 is below batch_size=4")
 @pytest.mark.parametrize("n_workers", [0, 1])
 def test_a_slow_store_is_named_as_the_bottleneck(
     store: FaultProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, n_workers: int

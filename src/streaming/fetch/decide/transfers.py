@@ -234,13 +234,18 @@ class TransferLedger(Generic[T]):
 
     # --- events
 
-    def opened(self, job: str, is_its: Callable[[Any], bool] = lambda key: False) -> None:
-        """A connection of this job was made. Failures of its files, as `is_its` tells, rest no more for a new job."""
-        if job not in self._connections and job not in self._job_ends_s:
+    def opened(self, job: str, is_its: Callable[[Any], bool] = lambda key: False) -> bool:
+        """A connection of this job was made. Whether the job is new.
+
+        Failures of a new job's files, as `is_its` tells, rest no more.
+        """
+        is_new = job not in self._connections and job not in self._job_ends_s
+        if is_new:
             self._forgive(is_its)
         self._connections[job] = self._connections.get(job, 0) + 1
         self._job_ends_s.pop(job, None)
         self._ends_s = None
+        return is_new
 
     def closed(self, job: str, now_s: float) -> None:
         """A connection of this job ended."""

@@ -83,8 +83,10 @@ class Engine:
         self._context.watch.opened(hello.job, [config.local for config in hello.streams])
         folders = {(config.remote, config.local) for config in hello.streams}
         with self._lock:
-            self._ledger.opened(hello.job, lambda key: (key.remote, key.local) in folders)
+            is_new = self._ledger.opened(hello.job, lambda key: (key.remote, key.local) in folders)
             is_to_be_scanned = self._space.admit(hello.job, caches, time.time())
+        if is_new:
+            self._context.access.retry_budgets.forgive(lambda key: (key.remote, key.local) in folders)
         try:
             self.sweep([config.local for config in hello.streams])
             if is_to_be_scanned:

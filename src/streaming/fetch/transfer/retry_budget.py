@@ -5,7 +5,7 @@ A file has one budget for each account that wants it. The rules:
 1. A refusal that no other try can mend is the answer of every way. It is said again without a request: until a client
    has heard it and `_REST_S` have passed, and for `_UNHEARD_S` at most.
 2. Failures that another try may mend are counted together, until something of the file comes. When the attempts of the
-   account are used up, every way has failed, and the last error stands for `_REST_S`.
+   account are used up, every way has failed, and the last error stands for `_REST_S`. A new job is told none of it.
 3. While nothing of a file has come since it was last refused, requests for it go one after the other, so that none is
    made in vain while another finds out. One that is not answered within `_PATIENCE_S` is not waited for.
 4. Once something has come, requests that are under way at the same time fail as one: a connection that breaks under
@@ -83,6 +83,11 @@ class RetryBudget:
         """A client was told: soon it may ask anew."""
         with self._changed:
             self._until_s = min(self._until_s, self._clock() + _REST_S)
+
+    def forgive(self) -> None:
+        """The next request is made, whatever came of those before."""
+        with self._changed:
+            self._final, self._n_failed = None, 0
 
     def _begin(self) -> int:
         with self._changed:
@@ -164,6 +169,13 @@ class RetryBudgets:
         budget = self._known.get((key, account))
         if budget is not None:
             budget.heard()
+
+    def forgive(self, is_its: Callable[[FileKey], bool]) -> None:
+        """A new job begins: it asks again for its files, as `is_its` tells, whatever others were told of them."""
+        with self._changed:
+            budgets = [budget for (key, _), budget in self._known.items() if is_its(key)]
+        for budget in budgets:
+            budget.forgive()
 
     def forget(self, key: FileKey, account: Account) -> None:
         """Begin anew: the file may be another one."""

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from streaming.errors import ClosedError, OptionError
 from streaming.fork_safety import ForkSafeLock, members
 from streaming.order import Cursor
-from streaming.read.shared.rank_owned import RankOwned, anonymous_file
+from streaming.read.shared.rank_ownership import RankOwned, anonymous_file
 
 _HEADER: Final = struct.Struct("<9q")
 _ENTRY: Final = struct.Struct("<11q")

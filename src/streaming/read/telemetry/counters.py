@@ -30,7 +30,7 @@ from streaming.errors import ClosedError
 from streaming.fetch.wire import INDEXES, Announce, ReadObject, ReadRanges, Reason, Request, Wait
 from streaming.fork_safety import ForkSafeLock
 from streaming.formats.names import INDEX_NAME
-from streaming.read.shared.rank_owned import RankOwned, anonymous_file
+from streaming.read.shared.rank_ownership import RankOwned, anonymous_file
 
 
 class Count(enum.IntEnum):
